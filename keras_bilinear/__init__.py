@@ -1,0 +1,29 @@
+"""Bilinear models for images in Keras: train with `model.fit`, export to the edge."""
+
+from keras_bilinear import callbacks, losses, penalties
+from keras_bilinear._version import __version__
+from keras_bilinear.alternation import AlternatingModel
+from keras_bilinear.initializers import OrthogonalizedUniform
+from keras_bilinear.layers import BilinearDense
+from keras_bilinear.models import (
+    BilinearLogisticRegression,
+    BilinearSoftmaxRegression,
+    LinearLogisticRegression,
+    LinearSoftmaxRegression,
+)
+from keras_bilinear.optimizers import BlockLineSearch
+
+__all__ = [
+    "AlternatingModel",
+    "BilinearDense",
+    "BilinearLogisticRegression",
+    "BilinearSoftmaxRegression",
+    "BlockLineSearch",
+    "LinearLogisticRegression",
+    "LinearSoftmaxRegression",
+    "OrthogonalizedUniform",
+    "__version__",
+    "callbacks",
+    "losses",
+    "penalties",
+]

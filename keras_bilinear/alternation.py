@@ -1,0 +1,208 @@
+"""The alternating `train_step` for mini-batches: the factors take turns, everything else always moves."""
+
+import inspect
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras import ops
+
+from keras_bilinear.bilinear_math import Tensor
+from keras_bilinear.layers import BilinearDense
+from keras_bilinear.optimizers import BlockLineSearch
+from keras_bilinear.schedule import BlockSchedule
+
+
+class AlternatingTraining:
+    """Mixed into a `keras.Model` whose factors are trained block by block (Algorithms 1 and 2).
+
+    One train_step sends gradients to the active block only; the others stay bit-identical under any optimizer,
+    because their updates are not run at all. Each block counts its own steps, so Adam's bias correction and
+    learning-rate schedules see the number of updates the block has had. The host class calls `start_schedule`.
+    """
+
+    schedule: BlockSchedule
+
+    def start_schedule(self, num_blocks: int) -> None:
+        """Creates the saved state of the alternation."""
+        self.schedule = BlockSchedule(num_blocks, name="schedule")
+
+    @property
+    def factor_blocks(self) -> list[keras.Variable]:
+        """The factors that take turns, in order: a_1, b_1, ..., a_L, b_L of each bilinear layer."""
+        return [factor for layer in bilinear_layers(self) for factor in layer.factor_blocks]
+
+    @property
+    def other_variables(self) -> list[keras.Variable]:
+        """Trainable variables that move in every step: biases, and the layers around the bilinear ones."""
+        turns = {id(factor) for factor in self.factor_blocks}
+        return [variable for variable in self.trainable_variables if id(variable) not in turns]
+
+    def compile(self, optimizer: Any = "adam", loss: Any = None, **kwargs: Any) -> None:
+        """As `keras.Model.compile`; refuses what the alternation cannot honour."""
+        optimizer = keras.optimizers.get(optimizer)
+        if getattr(optimizer, "gradient_accumulation_steps", None):
+            raise ValueError(
+                "Expected an optimizer without `gradient_accumulation_steps`: accumulated gradients of blocks "
+                "that are not active would be lost."
+            )
+        self.check_objective(optimizer, loss)
+        super().compile(optimizer=optimizer, loss=loss, **kwargs)
+
+    def check_objective(self, optimizer: Any, loss: Any) -> None:
+        """Raises a ValueError when loss and output contradict, or the optimizer cannot train this model."""
+        if isinstance(optimizer, BlockLineSearch):
+            raise ValueError(
+                "BlockLineSearch needs logits that are a bilinear function of the input images, with nothing "
+                "in between. Expected a BilinearSoftmaxRegression or BilinearLogisticRegression; compile this "
+                "model with a Keras optimizer such as 'adam'."
+            )
+        for layer in self.layers:
+            activation = getattr(layer, "activation", None)
+            if any(layer.output is output for output in self.outputs) and activation is not None:
+                check_from_logits(loss, is_probability=activation.__name__ in ("softmax", "sigmoid"))
+
+    def compile_from_config(self, config: dict[str, Any]) -> None:
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        if self.built:
+            self.optimizer.build(self.trainable_variables)
+
+    def fit(self, *args: Any, **kwargs: Any) -> keras.callbacks.History:
+        """As `keras.Model.fit`. Without a callback that decides when a block is done, each epoch ends one."""
+        self.refuse_replicas()
+        options = fit_options(self, args, kwargs)
+        return super().fit(**{**options, "callbacks": self.with_turns(options.get("callbacks"))})
+
+    def refuse_replicas(self) -> None:
+        """Raises a ValueError under a strategy with several replicas, whose factors would drift apart."""
+        replicas = self.distribute_strategy.num_replicas_in_sync
+        if replicas > 1:
+            raise ValueError(
+                "Alternating training runs on one replica: each replica would solve its block on its own data "
+                f"and the factors would drift apart. Received: a distribution strategy with {replicas} replicas"
+            )
+
+    def with_turns(self, callbacks: Any) -> list[keras.callbacks.Callback]:
+        """The callbacks, with one that passes the turn on every epoch unless one of them does it."""
+        given = getattr(callbacks, "callbacks", callbacks) or []
+        given = list(given) if isinstance(given, list | tuple) else [given]
+        if any(getattr(callback, "passes_turns", False) for callback in given):
+            return given
+        every_epoch = keras.callbacks.LambdaCallback(
+            on_epoch_begin=lambda epoch, logs: self.schedule.close_epoch(block_rtol=float("inf"))
+        )
+        return [every_epoch, *given]
+
+    def train_step(self, data: Any) -> dict[str, Tensor]:
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        with tf.GradientTape() as tape:
+            y_pred = self(x, training=True)
+            loss = self.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
+            scaled = self.optimizer.scale_loss(loss)
+        blocks, others = self.factor_blocks, self.other_variables
+        gradients = tape.gradient(scaled, blocks + others)
+        active = self.schedule.active.value % len(blocks)
+        norm = self.update_active(active, loss, gradients[: len(blocks)], gradients[len(blocks) :])
+        logs = self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+        # The mean over the running epoch, like every metric in the bar; Keras names the tracker "loss".
+        mean_loss = self.schedule.observe(loss)
+        return {
+            **logs,
+            "loss": mean_loss,
+            "objective": mean_loss,
+            "step_size": ops.cast(inner_optimizer(self.optimizer).learning_rate, "float32"),
+            "active_block": active,
+            "grad_norm": norm,
+        }
+
+    def update_active(
+        self, active: Tensor, loss: Tensor, block_gradients: list[Tensor], other_gradients: list[Tensor]
+    ) -> Tensor:
+        """Applies the optimizer to the active block and to all other variables; returns |block gradient|.
+
+        A loss that is not finite updates nothing, so the last finite weights stay.
+        """
+        optimizer, inner = self.optimizer, inner_optimizer(self.optimizer)
+        counts, total = self.schedule.block_steps, inner.iterations.value + 0
+        scale = optimizer.scale_loss(ops.ones_like(loss))
+
+        def turn(index: int) -> Tensor:
+            inner.iterations.assign(ops.cast(counts.value[index], inner.iterations.dtype))
+            optimizer.apply([block_gradients[index]], [self.factor_blocks[index]])
+            counts.assign_add(ops.one_hot(index, counts.shape[0], dtype=counts.dtype))
+            inner.iterations.assign(total)
+            if other_gradients:
+                optimizer.apply(other_gradients, self.other_variables)
+            return ops.norm(block_gradients[index]) / scale
+
+        def stay() -> Tensor:
+            return ops.full_like(scale, float("nan"))
+
+        turns = [lambda index=index: turn(index) for index in range(len(block_gradients))]
+        norm = ops.switch(ops.where(ops.isfinite(loss), active, len(turns)), [*turns, stay])
+        inner.iterations.assign(total + 1)
+        return norm
+
+
+@keras.saving.register_keras_serializable(package="keras_bilinear")
+class AlternatingModel(AlternatingTraining, keras.Model):
+    """A functional Keras model with `BilinearDense` layers whose factors take turns in training.
+
+    Every other variable, such as the kernels of a convolutional backbone, moves in every step.
+
+    Args:
+        inputs: Input of the graph, as for `keras.Model`.
+        outputs: Output of the graph.
+
+    Raises:
+        ValueError: if no layer of the graph is a `BilinearDense`.
+
+    Example:
+        >>> image = keras.Input((28, 28, 1))
+        >>> maps = keras.layers.Conv2D(1, 5, activation="relu")(image)
+        >>> model = AlternatingModel(image, BilinearDense(10, rank=3, activation="softmax")(maps))
+        >>> model.compile("adam", "sparse_categorical_crossentropy")
+    """
+
+    def __init__(self, inputs: Any, outputs: Any, name: str | None = None, **kwargs: Any):
+        super().__init__(inputs=inputs, outputs=outputs, name=name, **kwargs)
+        layers = bilinear_layers(self)
+        if not layers:
+            raise ValueError("Expected a graph with at least one BilinearDense layer. Received: none")
+        self.start_schedule(num_blocks=sum(2 * layer.rank for layer in layers))
+
+
+def bilinear_layers(model: keras.Model) -> list[BilinearDense]:
+    """The bilinear layers of a model, nested models included, in order."""
+    found: list[BilinearDense] = []
+    for layer in model.layers:
+        if isinstance(layer, BilinearDense):
+            found.append(layer)
+        elif isinstance(layer, keras.Model):
+            found.extend(bilinear_layers(layer))
+    return found
+
+
+def fit_options(model: keras.Model, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a `fit` call by name, whether they were given by position or by name."""
+    named = inspect.signature(keras.Model.fit).bind(model, *args, **kwargs).arguments
+    return {name: value for name, value in named.items() if name != "self"}
+
+
+def inner_optimizer(optimizer: Any) -> Any:
+    """The optimizer that holds the step count: inside a loss scaler under mixed precision."""
+    return getattr(optimizer, "inner_optimizer", optimizer)
+
+
+def check_from_logits(loss: Any, is_probability: bool) -> None:
+    """Raises a ValueError when a cross-entropy reads the model's output as what it is not."""
+    loss = keras.losses.get(loss) if isinstance(loss, str) else loss
+    name = getattr(loss, "__name__", type(loss).__name__).lower()
+    if "crossentropy" not in name.replace("_", ""):
+        return
+    from_logits = bool(getattr(loss, "from_logits", False))
+    if from_logits == is_probability:
+        raise ValueError(
+            f"Expected a loss with from_logits={not from_logits}: the model returns "
+            f"{'probabilities' if is_probability else 'logits'}. Received: {name} with from_logits={from_logits}"
+        )

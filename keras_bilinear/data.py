@@ -1,0 +1,190 @@
+"""Checks of training data, made before anything is computed: each fault gets its own clear error."""
+
+import warnings
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from keras_bilinear.layers import matrix_shape
+
+
+class Batch(NamedTuple):
+    """Checked arrays: images x (T, M, N), labels y as given, one weight per sample (T,)."""
+
+    x: np.ndarray
+    y: np.ndarray
+    weight: np.ndarray
+
+
+def checked_batch(
+    x: Any,
+    y: Any,
+    K: int,
+    sample_weight: Any = None,
+    class_weight: dict[int, float] | None = None,
+    size: tuple[int, int] | None = None,
+    dtype: str = "float32",
+) -> Batch:
+    """Checks images, labels and weights together.
+
+    Args:
+        x: Images (T, M, N) or (T, M, N, 1), real numbers.
+        y: Labels; see `checked_labels`.
+        K: Number of classes; 1 for binary models.
+        sample_weight: (T,) non-negative numbers, or None for all ones.
+        class_weight: Weight of each class; multiplies the sample weights. Classes left out have weight 1.
+        size: (M, N) the model was built for, or None.
+        dtype: Of the images and weights returned.
+
+    Raises:
+        ValueError: for anything the model cannot be trained on.
+    """
+    images = checked_images(x, size, dtype)
+    labels = checked_labels(y, K, len(images))
+    weight = checked_weights(sample_weight, len(images)).astype(dtype)
+    if class_weight is not None:
+        weight = weight * class_weights(class_weight, class_indices(labels, K), max(K, 2)).astype(dtype)
+    if not weight.any():
+        raise ValueError("Expected some samples to have weight. Received: weights that are all zero")
+    return Batch(images, labels, weight)
+
+
+def checked_images(x: Any, size: tuple[int, int] | None, dtype: str = "float32") -> np.ndarray:
+    """`x` as a finite array (T, M, N) of `dtype`, T >= 1; a channel axis of one is dropped."""
+    images = as_array(x, "x")
+    if images.ndim not in (3, 4):
+        raise ValueError(f"Expected `x` of shape (T, M, N) or (T, M, N, 1). Received: x of shape {images.shape}")
+    if images.ndim == 4:
+        if images.shape[-1] != 1:
+            raise ValueError(
+                "Expected `x` of shape (T, M, N) or (T, M, N, 1), images with one channel. "
+                f"Received: x of shape {images.shape}"
+            )
+        images = images[..., 0]
+    if not images.size:
+        raise ValueError(f"Expected at least one image with pixels. Received: x of shape {images.shape}")
+    M, N = matrix_shape(images.shape)
+    if size is not None and size != (M, N):
+        raise ValueError(
+            f"Expected images of {size[0]} x {size[1]}, the size the model was built for. "
+            f"Received: x of shape {images.shape}"
+        )
+    check_finite(images, "x")
+    return images.astype(dtype, copy=False)
+
+
+def checked_labels(y: Any, K: int, T: int) -> np.ndarray:
+    """`y` as integers (T,) in 0..K-1, or as one-hot rows (T, K); for K = 1 as 0/1 labels (T,).
+
+    Warns when only one class occurs, for then there is nothing to separate.
+    """
+    if y is None:
+        raise ValueError("Expected labels `y` of shape (T,). Received: y=None")
+    labels = as_array(y, "y")
+    if labels.shape[:1] != (T,) or labels.ndim > 2 or labels.shape[1:] not in {(), (1,), (K,)}:
+        forms = f"({T},) or ({T}, 1)" + (f", or one-hot of shape ({T}, {K})" if K > 1 else "")
+        raise ValueError(f"Expected `y` of shape {forms}, one label for each image. Received: {labels.shape}")
+    check_finite(labels, "y")
+    if K > 1 and labels.shape[1:] == (K,):
+        if np.any(labels < 0) or not np.allclose(labels.sum(axis=1), 1.0, atol=1e-3):
+            raise ValueError("Expected one-hot labels: rows of non-negative numbers that sum to 1.")
+    else:
+        labels = checked_class_numbers(labels.reshape(-1), max(K, 2))
+    if len(np.unique(class_indices(labels, K))) == 1:
+        warnings.warn("`y` holds one class only: the fit will predict it everywhere.", stacklevel=2)
+    return labels
+
+
+def checked_class_numbers(labels: np.ndarray, classes: int) -> np.ndarray:
+    """Whole numbers in 0..classes-1 as int32."""
+    whole = np.equal(labels, np.round(labels)) if labels.dtype.kind == "f" else np.ones(len(labels), bool)
+    wrong = labels[~whole | (labels < 0) | (labels >= classes)]
+    if len(wrong):
+        raise ValueError(
+            f"Expected labels that are whole numbers from 0 to {classes - 1}. Received: {wrong[:5].tolist()}"
+        )
+    return labels.astype("int32")
+
+
+def checked_weights(sample_weight: Any, T: int) -> np.ndarray:
+    """`sample_weight` as finite, non-negative float64 (T,); ones for None."""
+    if sample_weight is None:
+        return np.ones(T)
+    weight = as_array(sample_weight, "sample_weight")
+    if weight.shape not in {(T,), (T, 1)}:
+        raise ValueError(f"Expected `sample_weight` of shape ({T},). Received: {weight.shape}")
+    check_finite(weight, "sample_weight")
+    if np.any(weight < 0):
+        raise ValueError(f"Expected `sample_weight` >= 0. Received: a weight of {weight.min()}")
+    return weight.reshape(-1).astype("float64")
+
+
+def class_weights(class_weight: dict[int, float], classes: np.ndarray, K: int) -> np.ndarray:
+    """The weight of each sample's class, (T,)."""
+    unknown = sorted(str(name) for name in class_weight if name not in range(K))
+    if unknown:
+        raise ValueError(f"Expected `class_weight` keys from 0 to {K - 1}. Received: {', '.join(unknown)}")
+    table = np.ones(K)
+    table[list(class_weight)] = checked_weights(list(class_weight.values()), len(class_weight))
+    return table[classes]
+
+
+def class_indices(labels: np.ndarray, K: int) -> np.ndarray:
+    """The class number of each sample, (T,), from class numbers or one-hot rows."""
+    return labels.argmax(axis=1) if K > 1 and labels.ndim == 2 else labels
+
+
+def is_array(x: Any) -> bool:
+    """Whether `x` holds all samples at once, rather than yielding batches."""
+    return isinstance(x, list | tf.RaggedTensor | tf.SparseTensor) or hasattr(x, "__array__")
+
+
+def the_only_batch(dataset: Any) -> dict[str, Any]:
+    """x, y and sample_weight of a dataset that always yields one and the same batch.
+
+    Raises:
+        ValueError: if it yields several batches, nothing, or no labels.
+    """
+    advice = "solves each block on all the data. Pass arrays, one full batch, or compile with a Keras optimizer."
+    if dataset is None:
+        raise ValueError("Expected training images `x`. Received: x=None")
+    batches = [batch for batch, _ in zip(dataset, range(2), strict=False)]
+    if not batches or not isinstance(batches[0], tuple) or len(batches[0]) < 2:
+        raise ValueError(f"Expected data that yields (x, y) or (x, y, weight). BlockLineSearch {advice}")
+    if len(batches) == 2 and not all(np.array_equal(a, b) for a, b in zip(*batches, strict=True)):
+        raise ValueError(
+            f"Expected one full batch. Received: a changing or partial batch. BlockLineSearch {advice}"
+        )
+    return dict(zip(("x", "y", "sample_weight"), batches[0], strict=False))
+
+
+def as_array(value: Any, name: str) -> np.ndarray:
+    """`value` as an array of real numbers, or a ValueError that says what was received."""
+    if isinstance(value, tf.RaggedTensor | tf.SparseTensor):
+        raise ValueError(f"Expected `{name}` to be a dense array. Received: a {type(value).__name__}")
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"Expected `{name}` to be an array of numbers. Received: {error}") from error
+    if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
+        raise ValueError(f"Expected `{name}` to be an array of real numbers. Received: dtype {array.dtype}")
+    return array
+
+
+def check_finite(array: np.ndarray, name: str) -> None:
+    """Raises a ValueError if `array` holds NaN or infinity. Minimum and maximum carry both, without a copy."""
+    if array.dtype.kind not in "biu" and array.size and not np.isfinite([array.min(), array.max()]).all():
+        raise ValueError(f"Expected finite numbers in `{name}`. Received: NaN or infinity")
+
+
+def train_validation_split(batch: Batch, fraction: float) -> tuple[Batch, Batch]:
+    """The last `fraction` of the samples for validation, as Keras splits."""
+    T = len(batch.x)
+    held_out = round(T * fraction)
+    if not 0 < held_out < T:
+        raise ValueError(f"Expected `validation_split` to leave samples on both sides of {T}. Received: {fraction}")
+    first, last = (
+        Batch(*(array[part] for array in batch)) for part in (slice(T - held_out), slice(T - held_out, T))
+    )
+    return first, last

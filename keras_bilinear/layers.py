@@ -1,0 +1,243 @@
+"""The bilinear layer: what `Dense` is to vectors, for matrices."""
+
+import copy
+import operator
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_bilinear import bilinear_math as bm
+from keras_bilinear.bilinear_math import Tensor
+from keras_bilinear.initializers import OrthogonalizedUniform
+from keras_bilinear.penalties import Penalty, checked_alpha
+
+LARGEST_COLOUR_AXIS = 4
+
+
+@keras.saving.register_keras_serializable(package="keras_bilinear")
+class BilinearDense(keras.layers.Layer):
+    """z_k = sum_l a_{l,k}^T X b_{l,k} + bias_k, then an activation (Eq. zk.BL of the paper).
+
+    The same map as `Flatten` + `Dense` with the kernel W_k = sum_l a_{l,k} b_{l,k}^T, in L (M + N) numbers a
+    class instead of M N. At `rank` = min(M, N) it can express every dense kernel.
+
+    Args:
+        units: K, the number of outputs.
+        rank: L, the number of bilinear forms summed in each output.
+        activation: Applied to z; None leaves z as it is.
+        use_bias: Whether to add a bias (K,).
+        left_initializer: For A, called once per rank with the whole shape (L, M, K).
+        right_initializer: For B, called once per rank with the whole shape (L, N, K). The default is the
+            paper's: uniform on [-1, 1], orthogonal along the ranks. With A = 0 each rank starts silent.
+        factor_penalty: A `keras_bilinear.penalties` object; adds alpha R(A, B) to the model's losses.
+
+    Input:
+        (..., M, N), or (..., M, N, 1) with one channel, of any numeric dtype. A 4-D input whose last axis is
+        2 to 4 is refused as a colour image: take one channel, or map the layer over channels.
+
+    Output:
+        (..., K).
+
+    Raises:
+        ValueError: if units or rank is not an integer >= 1, or the input is not a batch of matrices.
+
+    Example:
+        >>> layer = keras_bilinear.BilinearDense(10, rank=3)
+        >>> layer(np.ones((2, 28, 28))).shape
+        TensorShape([2, 10])
+    """
+
+    def __init__(
+        self,
+        units: int,
+        rank: int,
+        activation: Any = None,
+        use_bias: bool = False,
+        left_initializer: Any = "zeros",
+        right_initializer: Any = None,
+        factor_penalty: Penalty | None = None,
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        self.units = positive_integer("units", units)
+        self.rank = positive_integer("rank", rank)
+        self.activation = keras.activations.get(activation)
+        self.use_bias = use_bias
+        self.left_initializer = keras.initializers.get(left_initializer)
+        self.right_initializer = keras.initializers.get(
+            OrthogonalizedUniform() if right_initializer is None else right_initializer
+        )
+        if not isinstance(factor_penalty, Penalty | None):
+            raise ValueError(
+                "Expected `factor_penalty` to be a keras_bilinear.penalties object such as "
+                f"Product(alpha=1e-3), or None. Received: factor_penalty={factor_penalty!r}"
+            )
+        self.factor_penalty = copy.copy(factor_penalty)
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        M, N = matrix_shape(input_shape)
+        self.matrix_shape = (M, N)
+        # Kept in the variable dtype: `call` casts them itself, so that the penalty is never taken in float16.
+        self.left_factors = [
+            self._factor(f"a_{rank + 1}", self.left_initializer, M, rank) for rank in range(self.rank)
+        ]
+        self.right_factors = [
+            self._factor(f"b_{rank + 1}", self.right_initializer, N, rank) for rank in range(self.rank)
+        ]
+        self.bias = (
+            self.add_weight(name="bias", shape=(self.units,), initializer="zeros", autocast=False)
+            if self.use_bias
+            else None
+        )
+        self._alpha = None
+        if self.factor_penalty is not None:
+            self._alpha = self.add_weight(
+                name="alpha",
+                shape=(),
+                initializer=keras.initializers.Constant(self.factor_penalty.alpha),
+                trainable=False,
+                autocast=False,
+            )
+
+    def _factor(self, name: str, initializer: Any, length: int, rank: int) -> keras.Variable:
+        """One rank's factor; the initializer sees all ranks, because they are orthogonalised together."""
+
+        def slice_of_all(shape: tuple[int, ...], dtype: str | None = None) -> Tensor:
+            return initializer((self.rank, *shape), dtype=dtype)[rank]
+
+        return self.add_weight(name=name, shape=(length, self.units), initializer=slice_of_all, autocast=False)
+
+    @property
+    def factor_blocks(self) -> list[keras.Variable]:
+        """The factors in the paper's order a_1, b_1, ..., a_L, b_L."""
+        pairs = zip(self.left_factors, self.right_factors, strict=True)
+        return [factor for pair in pairs for factor in pair]
+
+    @property
+    def A(self) -> Tensor:
+        """All left factors, (L, M, K)."""
+        return ops.stack([factor.value for factor in self.left_factors])
+
+    @property
+    def B(self) -> Tensor:
+        """All right factors, (L, N, K)."""
+        return ops.stack([factor.value for factor in self.right_factors])
+
+    def assign_factors(self, A: Tensor, B: Tensor) -> None:
+        """Sets every factor variable from A (L, M, K) and B (L, N, K)."""
+        for rank in range(self.rank):
+            self.left_factors[rank].assign(A[rank])
+            self.right_factors[rank].assign(B[rank])
+
+    @property
+    def alpha(self) -> Tensor | None:
+        """The penalty's weight, a scalar variable once the layer is built; None without a penalty."""
+        return self._alpha.value if self.factor_penalty is not None else None
+
+    @alpha.setter
+    def alpha(self, value: float) -> None:
+        if self.factor_penalty is None:
+            raise ValueError("Expected a layer with a `factor_penalty`; this one has none, so it has no alpha.")
+        self.factor_penalty.alpha = checked_alpha(value)
+        if self.built:
+            self._alpha.assign(self.factor_penalty.alpha)
+
+    def penalty(self) -> Tensor:
+        """alpha R(A, B), scalar; zero without a penalty."""
+        if self.factor_penalty is None:
+            return ops.zeros((), dtype=self.variable_dtype)
+        return self.alpha * self.factor_penalty.value(self.A, self.B)
+
+    def logits(self, X: Tensor) -> Tensor:
+        """z, before the activation. X (..., M, N) or (..., M, N, 1) -> (..., K)."""
+        X = ops.cast(X, self.compute_dtype)
+        if matrix_shape(X.shape) != self.matrix_shape:
+            raise ValueError(
+                f"Expected images of {self.matrix_shape[0]} x {self.matrix_shape[1]}, the size this layer was "
+                f"built for. Received: input of shape {tuple(X.shape)}"
+            )
+        if has_channel(X.shape):
+            X = ops.squeeze(X, axis=-1)
+        z = bm.logits(X, ops.cast(self.A, self.compute_dtype), ops.cast(self.B, self.compute_dtype))
+        return z if self.bias is None else z + ops.cast(self.bias, self.compute_dtype)
+
+    def call(self, X: Tensor) -> Tensor:
+        if self.factor_penalty is not None:
+            self.add_loss(self.penalty())
+        return self.activation(self.logits(X))
+
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        matrix_shape(input_shape)
+        return (*input_shape[: -3 if has_channel(input_shape) else -2], self.units)
+
+    def save_own_variables(self, store: Any) -> None:
+        # alpha is a setting, kept in the config: loading weights must not change it.
+        for index, variable in enumerate(self.trainable_variables_in_order()):
+            store[str(index)] = variable.numpy()
+
+    def load_own_variables(self, store: Any) -> None:
+        variables = self.trainable_variables_in_order()
+        if len(store.keys()) != len(variables):
+            raise ValueError(
+                f"Expected {len(variables)} arrays for layer '{self.name}' (rank {self.rank}). "
+                f"Received: {len(store.keys())}"
+            )
+        for index, variable in enumerate(variables):
+            variable.assign(store[str(index)])
+
+    def trainable_variables_in_order(self) -> list[keras.Variable]:
+        """The factors in the paper's order, then the bias."""
+        return self.factor_blocks + ([] if self.bias is None else [self.bias])
+
+    def get_config(self) -> dict[str, Any]:
+        serialize = keras.saving.serialize_keras_object
+        return {
+            **super().get_config(),
+            "units": self.units,
+            "rank": self.rank,
+            "activation": keras.activations.serialize(self.activation),
+            "use_bias": self.use_bias,
+            "left_initializer": keras.initializers.serialize(self.left_initializer),
+            "right_initializer": keras.initializers.serialize(self.right_initializer),
+            "factor_penalty": None if self.factor_penalty is None else serialize(self.factor_penalty),
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "BilinearDense":
+        penalty = config.get("factor_penalty")
+        if isinstance(penalty, dict):
+            config = {**config, "factor_penalty": keras.saving.deserialize_keras_object(penalty)}
+        return cls(**config)
+
+
+def has_channel(shape: tuple[int | None, ...]) -> bool:
+    """Whether a trailing axis of size one is a channel axis: (..., M, N, 1) with at least one leading axis."""
+    return len(shape) >= 4 and shape[-1] == 1
+
+
+def matrix_shape(shape: tuple[int | None, ...]) -> tuple[int, int]:
+    """(M, N) of a batch of matrices, or a ValueError that says what was received."""
+    received = f"Received: input of shape {tuple(shape)}"
+    if len(shape) < 3:
+        raise ValueError(f"Expected a batch of matrices (..., M, N) or (..., M, N, 1). {received}")
+    M, N = shape[-3:-1] if has_channel(shape) else shape[-2:]
+    if len(shape) == 4 and shape[-1] is not None and 1 < shape[-1] <= LARGEST_COLOUR_AXIS:
+        raise ValueError(
+            "Expected a batch of matrices (..., M, N) or (..., M, N, 1); this looks like images with "
+            f"{shape[-1]} channels, and a bilinear form takes one matrix. {received}"
+        )
+    if not M or not N:
+        raise ValueError(f"Expected known, non-zero numbers of rows and columns. {received}")
+    return int(M), int(N)
+
+
+def positive_integer(name: str, value: Any) -> int:
+    """`value` as an int >= 1, or a ValueError that says what was received."""
+    try:
+        number = 0 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = 0
+    if number < 1:
+        raise ValueError(f"Expected `{name}` to be an integer >= 1. Received: {name}={value!r}")
+    return number

@@ -1,0 +1,136 @@
+"""The exact regime: whole blocks solved on the full batch, chosen in `compile` like any optimizer."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras import ops
+
+from keras_bilinear import blocks as bl
+from keras_bilinear.bilinear_math import Tensor
+from keras_bilinear.block_solver import DIRECTIONS, Block, Samples, Solution, solve
+from keras_bilinear.layers import positive_integer
+from keras_bilinear.penalties import Penalty
+
+BLOCKS = ("factor", "side")
+
+
+@keras.saving.register_keras_serializable(package="keras_bilinear")
+class BlockLineSearch(keras.optimizers.Optimizer):
+    """Algorithms 1 and 2 of the paper: each block of factors is solved to convergence with exact line searches.
+
+    J never rises: from one step to the next by no more than float32 rounding (1e-6 of J).
+
+    Args:
+        inner: How a block is solved. "gradient_descent" is the paper to the letter; "cg" (nonlinear conjugate
+            gradient) and "newton_cg" (truncated Newton) reach the same block optimum in fewer iterations.
+        blocks: "factor" moves one a_l or b_l at a time, as the paper does; "side" all ranks of A, then of B.
+        max_inner: Iterations a block may take.
+        tolerance: A block has converged when an iteration lowers J by no more than this fraction of J.
+
+    Raises:
+        ValueError: if `inner` or `blocks` is unknown, max_inner is not an integer >= 1 or tolerance is negative.
+
+    Example:
+        >>> model.compile(keras_bilinear.BlockLineSearch(inner="newton_cg"))
+    """
+
+    def __init__(
+        self,
+        inner: str = "cg",
+        blocks: str = "factor",
+        max_inner: int = 100,
+        tolerance: float = 1e-7,
+        name: str = "block_line_search",
+        **kwargs: Any,
+    ):
+        super().__init__(**{"learning_rate": 1.0, **kwargs}, name=name)
+        self.inner = one_of("inner", inner, tuple(DIRECTIONS))
+        self.blocks = one_of("blocks", blocks, BLOCKS)
+        # Variables, so that changing them does not trace anything anew.
+        self._max_inner = keras.Variable(positive_integer("max_inner", max_inner), dtype="int32", trainable=False)
+        self._tolerance = keras.Variable(checked_tolerance(tolerance), dtype="float32", trainable=False)
+
+    @property
+    def max_inner(self) -> int:
+        """Iterations a block may take."""
+        return int(self._max_inner.numpy())
+
+    @max_inner.setter
+    def max_inner(self, value: int) -> None:
+        self._max_inner.assign(positive_integer("max_inner", value))
+
+    @property
+    def tolerance(self) -> float:
+        """The relative decrease of J below which a block has converged."""
+        return float(self._tolerance.numpy())
+
+    @tolerance.setter
+    def tolerance(self, value: float) -> None:
+        self._tolerance.assign(checked_tolerance(value))
+
+    def solve_factors(
+        self,
+        X: Tensor,
+        samples: Samples,
+        factors: bl.Factors,
+        active: Tensor,
+        penalty: type[Penalty],
+        alpha: Tensor,
+        jit: bool = True,
+    ) -> tuple[bl.Factors, Solution]:
+        """Solves block `active` of a bilinear model; shapes as in `blocks.solve_active`."""
+        step = compiled(bl.solve_active, self.inner, jit, blocks=self.blocks, penalty=penalty)
+        return step(self._budget(X.dtype), X, samples, factors, active, alpha=alpha)
+
+    def solve_linear(
+        self, X: Tensor, samples: Samples, kernel: Tensor, bias: Tensor | None, alpha: Tensor, jit: bool = True
+    ) -> Solution:
+        """Solves a linear model, which is a single block; shapes as in `blocks.linear_block`."""
+        step = compiled(bl.solve_linear, self.inner, jit)
+        return step(self._budget(X.dtype), X, samples, kernel, bias, alpha)
+
+    def _budget(self, dtype: Any) -> tuple[Tensor, Tensor]:
+        return self._max_inner.value, ops.cast(self._tolerance.value, dtype)
+
+    def update_step(self, gradient: Tensor, variable: keras.Variable, learning_rate: Tensor) -> None:
+        raise ValueError(
+            "BlockLineSearch solves whole blocks and takes no gradient steps. Expected it to be compiled into "
+            "one of keras_bilinear's regression models; compile this model with a Keras optimizer instead."
+        )
+
+    def get_config(self) -> dict[str, Any]:
+        own = {name: getattr(self, name) for name in ("inner", "blocks", "max_inner", "tolerance")}
+        return {"name": self.name, **own}
+
+
+@functools.cache
+def compiled(pose: Callable[..., Any], inner: str, jit: bool, **static: Any) -> Callable[..., Any]:
+    """`pose` with its solver and static settings bound; one for all models, so XLA compiles once a shape.
+
+    The first argument of the result is (max_inner, tolerance), the others are those of `pose`.
+    """
+
+    def step(budget: tuple[Tensor, Tensor], *args: Any, **kwargs: Any) -> Any:
+        def solver(block: Block, samples: Samples, U: Tensor) -> Solution:
+            return solve(block, samples, U, DIRECTIONS[inner], *budget)
+
+        return pose(*args, **kwargs, **static, solver=solver)
+
+    return tf.function(step, jit_compile=True) if jit else step
+
+
+def one_of(name: str, value: Any, allowed: tuple[str, ...]) -> str:
+    """`value` if it is allowed, or a ValueError that says what was received."""
+    if value not in allowed:
+        raise ValueError(f"Expected `{name}` to be one of {list(allowed)}. Received: {name}={value!r}")
+    return value
+
+
+def checked_tolerance(value: float) -> float:
+    """`value` as a float >= 0, or a ValueError that says what was received."""
+    if not isinstance(value, int | float) or not 0.0 <= value < float("inf"):
+        raise ValueError(f"Expected `tolerance` to be a finite number >= 0. Received: tolerance={value!r}")
+    return float(value)

@@ -1,0 +1,140 @@
+"""The three penalties R(A, B) of the paper (Sec. "Regularization strategies").
+
+Each one is a quadratic form in the left factors when the right ones are fixed, and the other way round:
+
+    R(A, B) = 1/2 sum_k sum_{l,m} Q_{lm,k}(B) a_{l,k} . a_{m,k} + S(B)
+
+so a penalty is fully told by its coupling Q: the identity (Sum), the squared norms of b on the diagonal
+(Product), or the Gram matrix of the b's (Frobenius). Value, gradient and curvature follow.
+"""
+
+import math
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_bilinear.bilinear_math import Tensor
+
+
+class Penalty:
+    """alpha R(A, B), symmetric in the two sides. Subclasses give the coupling Q.
+
+    R depends on the class alone, so its methods are class methods and one compiled solver serves every alpha.
+
+    Args:
+        alpha: Weight of the penalty in J = V + alpha R, finite and >= 0.
+
+    Raises:
+        ValueError: if alpha is negative, not finite or not a number.
+    """
+
+    def __init__(self, alpha: float):
+        self.alpha = checked_alpha(alpha)
+
+    @staticmethod
+    def coupling(B: Tensor) -> Tensor:
+        """Q (L, L, K): how strongly ranks l and m of the other side are tied. B (L, N, K)."""
+        raise NotImplementedError
+
+    @staticmethod
+    def remainder(B: Tensor) -> Tensor:
+        """S(B), the part of R that does not depend on the other side. B (L, N, K) -> scalar."""
+        return ops.zeros((), dtype=B.dtype)
+
+    @classmethod
+    def value(cls, A: Tensor, B: Tensor) -> Tensor:
+        """R(A, B), without alpha. A (L, M, K), B (L, N, K) -> scalar."""
+        return 0.5 * cls.curvature(A, B) + cls.remainder(B)
+
+    @classmethod
+    def gradient(cls, A: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:
+        """(dR/dA, dR/dB), shaped like A and B."""
+        return couple(cls.coupling(B), A), couple(cls.coupling(A), B)
+
+    @classmethod
+    def curvature(cls, D: Tensor, B: Tensor) -> Tensor:
+        """d^2/d eta^2 R(A + eta D, B), the same for every A. D (L, M, K), B (L, N, K) -> scalar."""
+        return ops.sum(D * couple(cls.coupling(B), D))
+
+    def get_config(self) -> dict[str, Any]:
+        return {"alpha": self.alpha}
+
+
+def couple(Q: Tensor, A: Tensor) -> Tensor:
+    """(Q A)_{l,k} = sum_m Q_{lm,k} a_{m,k}. Q (L, L, K), A (L, M, K) -> (L, M, K)."""
+    return ops.einsum("jlk,lmk->jmk", Q, A)
+
+
+@keras.saving.register_keras_serializable(package="keras_bilinear")
+class Sum(Penalty):
+    """R = 1/2 sum_l (|a_l|^2 + |b_l|^2) (Eq. R.AB.sum): the nuclear norm of W at its minimum."""
+
+    @staticmethod
+    def coupling(B: Tensor) -> Tensor:
+        L, _, K = B.shape
+        return ops.broadcast_to(ops.eye(L, dtype=B.dtype)[:, :, None], (L, L, K))
+
+    @staticmethod
+    def remainder(B: Tensor) -> Tensor:
+        return 0.5 * ops.sum(B * B)
+
+
+@keras.saving.register_keras_serializable(package="keras_bilinear")
+class Product(Penalty):
+    """R = 1/2 sum_l |a_l|^2 |b_l|^2 (Eq. "regularization: prod"), the paper's choice in its experiments."""
+
+    @staticmethod
+    def coupling(B: Tensor) -> Tensor:
+        return ops.eye(B.shape[0], dtype=B.dtype)[:, :, None] * ops.sum(B * B, axis=1)
+
+
+@keras.saving.register_keras_serializable(package="keras_bilinear")
+class Frobenius(Penalty):
+    """R = 1/2 |sum_l a_l b_l^T|_F^2 (Eq. R.AB.sum.w), through L x L Gram matrices: no M x N matrix is formed.
+
+    The paper sets it aside as a burden; it is not: |W|_F^2 = sum_{l,m} (a_l . a_m)(b_l . b_m).
+    """
+
+    @staticmethod
+    def coupling(B: Tensor) -> Tensor:
+        return ops.einsum("lnk,mnk->lmk", B, B)
+
+
+PENALTIES: dict[str, type[Penalty]] = {"sum": Sum, "product": Product, "frobenius": Frobenius}
+
+
+def get(name: str, alpha: float) -> Penalty:
+    """The penalty called `name` with weight `alpha`.
+
+    Raises:
+        ValueError: if the name is unknown, or alpha is negative or not finite.
+    """
+    if not isinstance(name, str) or name not in PENALTIES:
+        raise ValueError(f"Expected `penalty` to be one of {sorted(PENALTIES)}. Received: penalty={name!r}")
+    return PENALTIES[name](alpha)
+
+
+def checked_alpha(alpha: Any) -> float:
+    """`alpha` as a float, or a ValueError that says what was received."""
+    try:
+        value = float(alpha)
+    except (TypeError, ValueError):
+        value = math.nan
+    if not (math.isfinite(value) and value >= 0.0):
+        raise ValueError(f"Expected `alpha` to be a finite number >= 0. Received: alpha={alpha!r}")
+    return value
+
+
+@keras.saving.register_keras_serializable(package="keras_bilinear")
+class Ridge(keras.regularizers.Regularizer):
+    """alpha/2 |w|^2 (Eq. R.w), the penalty of the linear baselines; alpha may change without a retrace."""
+
+    def __init__(self, alpha: float):
+        self.alpha = keras.Variable(checked_alpha(alpha), trainable=False, dtype="float32", name="alpha")
+
+    def __call__(self, kernel: Tensor) -> Tensor:
+        return ops.cast(self.alpha, kernel.dtype) * 0.5 * ops.sum(ops.square(kernel))
+
+    def get_config(self) -> dict[str, Any]:
+        return {"alpha": float(self.alpha.numpy())}

@@ -1,0 +1,256 @@
+"""Two regimes behind one `fit`: what BLR, BSR and their linear baselines have in common."""
+
+import hashlib
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import ops
+
+from keras_bilinear import bilinear_math as bm
+from keras_bilinear import penalties
+from keras_bilinear.alternation import AlternatingTraining, check_from_logits, fit_options
+from keras_bilinear.bilinear_math import Tensor
+from keras_bilinear.block_solver import Samples, Solution
+from keras_bilinear.data import Batch, checked_batch, is_array, the_only_batch, train_validation_split
+from keras_bilinear.layers import matrix_shape, positive_integer
+from keras_bilinear.losses import CrossEntropy, is_plain_cross_entropy, targets
+from keras_bilinear.optimizers import BlockLineSearch
+
+
+class ImageRegression(AlternatingTraining, keras.Model):
+    """What the four models share: y = f(z(X)) for images X, fitted by either regime of `fit`.
+
+    Subclasses provide the `head` layer that maps X to z, and `solve_active_block`.
+    """
+
+    head: keras.layers.Layer
+    alpha: float
+
+    def __init__(self, units: int, alpha: float, use_bias: bool, input_shape: Any, name: str | None):
+        super().__init__(name=name)
+        self.units = positive_integer("units", units)
+        self.use_bias = bool(use_bias)
+        self.declared_shape = None if input_shape is None else tuple(input_shape)
+        penalties.checked_alpha(alpha)
+        self.jit_solver = True
+        self._full_batch: bytes | None = None
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        self.image_size = matrix_shape(input_shape)
+        self.build_head(input_shape)
+
+    def build_head(self, input_shape: tuple[int | None, ...]) -> None:
+        """Creates the parameters for images of `input_shape`."""
+        self.head.build(input_shape)
+
+    def build_from_declaration(self) -> None:
+        """Builds at once when the constructor was told the shape of an image."""
+        if self.declared_shape is not None:
+            self.build((None, *self.declared_shape))
+
+    def call(self, X: Tensor) -> Tensor:
+        """Probabilities (T, K) of images (T, M, N) or (T, M, N, 1); (T, 1) for binary models."""
+        z = self.scores(X)
+        z = ops.cast(z, keras.backend.result_type(z.dtype, "float32"))
+        return keras.activations.sigmoid(z) if self.units == 1 else keras.activations.softmax(z)
+
+    def scores(self, X: Tensor) -> Tensor:
+        """z (T, K) in the compute dtype, the penalty among the losses."""
+        return self.head(X)
+
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        matrix_shape(input_shape)
+        return (input_shape[0], self.units)
+
+    # Two regimes ----------------------------------------------------------------------------------------------
+
+    def compile(self, optimizer: Any = None, loss: Any = None, metrics: Any = ("accuracy",), **kwargs: Any) -> None:
+        """As `keras.Model.compile`, with the paper's algorithm, loss and accuracy as defaults.
+
+        Args:
+            optimizer: `BlockLineSearch()` by default; any Keras optimizer trains on mini-batches.
+            loss: The cross-entropy of the paper by default; takes integer and one-hot labels.
+            metrics: As in Keras.
+            **kwargs: As in Keras.
+        """
+        optimizer = BlockLineSearch() if optimizer is None else optimizer
+        loss = CrossEntropy() if loss is None else loss
+        metrics = list(metrics) if isinstance(metrics, tuple) else metrics
+        super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
+        self._full_batch = None
+        if self.is_exact:
+            # The solver is compiled by itself, once for all models; around it there is little left to compile.
+            self.jit_solver, self.jit_compile = bool(self.jit_compile) and not self.run_eagerly, False
+
+    def check_objective(self, optimizer: Any, loss: Any) -> None:
+        check_from_logits(loss, is_probability=True)
+        if isinstance(optimizer, BlockLineSearch) and not is_plain_cross_entropy(loss):
+            raise ValueError(
+                "BlockLineSearch minimises the cross-entropy of the paper. Expected loss=None or a Keras "
+                f"cross-entropy without label smoothing. Received: loss={loss!r}"
+            )
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether whole blocks are solved on the full batch, instead of gradient steps on mini-batches."""
+        return isinstance(self.optimizer, BlockLineSearch)
+
+    def fit(self, *args: Any, **kwargs: Any) -> keras.callbacks.History:
+        """As `keras.Model.fit`; compiles with the defaults if `compile` was not called.
+
+        In the exact regime (`BlockLineSearch`) the whole of `x` is one batch, one step solves one block and one
+        epoch is one sweep over all blocks. With a Keras optimizer it is mini-batch training, where each epoch,
+        or a `BlockConvergence` callback, passes the turn to the next block.
+
+        Raises:
+            ValueError: for images, labels or weights the model cannot be trained on, for mini-batches in the
+                exact regime, and under a distribution strategy with several replicas.
+        """
+        if not self.compiled:
+            self.compile()
+        options = fit_options(self, args, kwargs)
+        self.refuse_replicas()
+        if self.is_exact:
+            return super().fit(**self.full_batch_options(options))
+        if is_array(options.get("x")):
+            options = self.checked_options(options)
+        return super().fit(**options)
+
+    def checked_options(self, options: dict[str, Any]) -> dict[str, Any]:
+        """The options of `fit` with arrays checked, weights merged and the validation part split off."""
+        batch = self.checked(
+            options["x"], options.get("y"), options.pop("sample_weight", None), options.pop("class_weight", None)
+        )
+        validation = options.get("validation_data")
+        if validation is not None and is_array(validation[0]):
+            options["validation_data"] = tuple(self.checked(*validation))
+        elif validation is None and options.get("validation_split"):
+            batch, held_out = train_validation_split(batch, options.pop("validation_split"))
+            options["validation_data"] = tuple(held_out)
+        return {**options, "x": batch.x, "y": batch.y, "sample_weight": batch.weight}
+
+    def checked(self, x: Any, y: Any, sample_weight: Any = None, class_weight: Any = None) -> Batch:
+        """The data as arrays this model can train on; builds the model if it is not built yet."""
+        size = self.image_size if self.built else None
+        batch = checked_batch(x, y, self.units, sample_weight, class_weight, size, self.solver_dtype)
+        self.build_for(batch.x)
+        return batch
+
+    def build_for(self, x: np.ndarray) -> None:
+        """Creates the variables of model and optimizer, so that weights can be restored before the first step."""
+        if not self.built:
+            self.build((None, *x.shape[1:]))
+        if self.compiled and not self.optimizer.built:
+            self.optimizer.build(self.trainable_variables)
+
+    @property
+    def solver_dtype(self) -> str:
+        """The dtype the objective is computed in: that of the variables, float32 at least."""
+        return keras.backend.result_type(self.head.variable_dtype, "float32")
+
+    def full_batch_options(self, options: dict[str, Any]) -> dict[str, Any]:
+        """The options of `fit` that make one epoch one sweep over blocks, each step on all of the data."""
+        if not is_array(options.get("x")):
+            options = {**options, **the_only_batch(options.get("x"))}
+        batch_size = options.pop("batch_size", None)
+        options = self.checked_options(options)
+        x, y, weight = (options.pop(name) for name in ("x", "y", "sample_weight"))
+        if batch_size is not None and batch_size < len(x):
+            raise ValueError(
+                f"Expected full batches: BlockLineSearch solves each block on all {len(x)} images. Received: "
+                f"batch_size={batch_size}. Leave batch_size out, or compile with a Keras optimizer."
+            )
+        options.setdefault("steps_per_epoch", self.num_blocks)
+        if options.get("validation_data") is not None:
+            options.setdefault("validation_batch_size", 4096)
+        return {**options, "x": tf.data.Dataset.from_tensors((x, y, weight)).repeat()}
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks in one sweep of the compiled optimizer."""
+        return len(self.factor_blocks)
+
+    def train_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, **kwargs: Any) -> Any:
+        """As in Keras; in the exact regime one call solves one block, and every call must bring the same data."""
+        if not self.compiled:
+            self.compile()
+        self.refuse_replicas()
+        batch = self.checked(x, y, sample_weight, kwargs.pop("class_weight", None))
+        if self.is_exact:
+            self.refuse_change(batch)
+        return super().train_on_batch(*batch, **kwargs)
+
+    def refuse_change(self, batch: Batch) -> None:
+        """Raises a ValueError if this is not the batch of the previous call: J would rise from batch to batch."""
+        digest = hashlib.blake2b(b"".join(np.ascontiguousarray(part).tobytes() for part in batch)).digest()
+        self._full_batch = self._full_batch or digest
+        if digest != self._full_batch:
+            raise ValueError(
+                "Expected the same full batch in every call: BlockLineSearch solves each block on all the data. "
+                "Received: another batch than before. Compile anew to change the data, or use a Keras optimizer."
+            )
+
+    def train_step(self, data: Any) -> dict[str, Tensor]:
+        return self.exact_step(*data) if self.is_exact else super().train_step(data)
+
+    def exact_step(self, x: Tensor, y: Tensor, weight: Tensor) -> dict[str, Tensor]:
+        """Solves the active block on all the data and passes the turn to the next."""
+        C = targets(y, self.units, weight.dtype)
+        active = self.schedule.active.value % self.num_blocks
+        solution = self.solve_active_block(x, Samples(C, bm.normalised_weights(weight)), active)
+        self.schedule.active.assign(active)
+        self.schedule.finish_block(solution.objective, self.num_blocks)
+        self.optimizer.iterations.assign_add(1)
+        # Metrics of the present model, not a mean over the blocks of the sweep.
+        self.reset_metrics()
+        logs = self.compute_metrics(x, y, bm.probabilities(solution.logits), sample_weight=weight)
+        return {
+            **logs,
+            "loss": solution.objective,
+            "objective": solution.objective,
+            "step_size": solution.step_size,
+            "active_block": active,
+            "grad_norm": solution.grad_norm,
+            "inner_iterations": solution.iterations,
+        }
+
+    def solve_active_block(self, X: Tensor, samples: Samples, active: Tensor) -> Solution:
+        """Solves block `active` and assigns its parameters."""
+        raise NotImplementedError
+
+    # Reading the model ----------------------------------------------------------------------------------------
+
+    def logits(self, X: Tensor) -> Tensor:
+        """z (T, K) in the dtype of the variables."""
+        raise NotImplementedError
+
+    def penalty(self) -> Tensor:
+        """alpha R, scalar."""
+        raise NotImplementedError
+
+    def objective(self, x: Any, y: Any, sample_weight: Any = None) -> float:
+        """J = V + alpha R on the given data (Eq. J.A.B), with V weighted as `fit` weights it."""
+        batch = self.checked(x, y, sample_weight)
+        weight = ops.convert_to_tensor(batch.weight)
+        C = targets(ops.convert_to_tensor(batch.y), self.units, weight.dtype)
+        V = bm.cross_entropy(self.logits(ops.convert_to_tensor(batch.x)), C, bm.normalised_weights(weight))
+        return float(V + self.penalty())
+
+    def weight_matrices(self) -> np.ndarray:
+        """W (K, M, N): the filter that each class lays over the image."""
+        raise NotImplementedError
+
+    def expect_built(self) -> None:
+        """Raises a ValueError if the model has no weights yet."""
+        if not self.built:
+            raise ValueError("Expected a model with weights: fit it, or give it an `input_shape`.")
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            "alpha": self.alpha,
+            "use_bias": self.use_bias,
+            "input_shape": self.declared_shape,
+            "name": self.name,
+        }
