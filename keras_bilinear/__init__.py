@@ -3,6 +3,7 @@
 from keras_bilinear import callbacks, losses, penalties
 from keras_bilinear._version import __version__
 from keras_bilinear.alternation import AlternatingModel
+from keras_bilinear.conversion import from_dense, to_dense
 from keras_bilinear.initializers import OrthogonalizedUniform
 from keras_bilinear.layers import BilinearDense
 from keras_bilinear.models import (
@@ -24,6 +25,8 @@ __all__ = [
     "OrthogonalizedUniform",
     "__version__",
     "callbacks",
+    "from_dense",
     "losses",
     "penalties",
+    "to_dense",
 ]

@@ -1,7 +1,7 @@
 """The alternating `train_step` for mini-batches: the factors take turns, everything else always moves."""
 
 import inspect
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
@@ -12,8 +12,14 @@ from keras_bilinear.layers import BilinearDense
 from keras_bilinear.optimizers import BlockLineSearch
 from keras_bilinear.schedule import BlockSchedule
 
+if TYPE_CHECKING:
+    from keras import Model as Host
+else:
+    # At run time a plain mixin: the host class brings the model, functional or subclassed.
+    Host = object
 
-class AlternatingTraining:
+
+class AlternatingTraining(Host):
     """Mixed into a `keras.Model` whose factors are trained block by block (Algorithms 1 and 2).
 
     One train_step sends gradients to the active block only; the others stay bit-identical under any optimizer,
@@ -97,6 +103,7 @@ class AlternatingTraining:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         with tf.GradientTape() as tape:
             y_pred = self(x, training=True)
+            self.build_optimizer()
             loss = self.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
             scaled = self.optimizer.scale_loss(loss)
         blocks, others = self.factor_blocks, self.other_variables
@@ -114,6 +121,12 @@ class AlternatingTraining:
             "active_block": active,
             "grad_norm": norm,
         }
+
+    def build_optimizer(self) -> None:
+        """Gives the optimizer all variables at once: built by the first block, it would know no other."""
+        if not self.optimizer.built:
+            with tf.init_scope():
+                self.optimizer.build(self.trainable_variables)
 
     def update_active(
         self, active: Tensor, loss: Tensor, block_gradients: list[Tensor], other_gradients: list[Tensor]
@@ -133,7 +146,7 @@ class AlternatingTraining:
             inner.iterations.assign(total)
             if other_gradients:
                 optimizer.apply(other_gradients, self.other_variables)
-            return ops.norm(block_gradients[index]) / scale
+            return ops.cast(ops.norm(block_gradients[index]), scale.dtype) / scale
 
         def stay() -> Tensor:
             return ops.full_like(scale, float("nan"))

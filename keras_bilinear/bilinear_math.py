@@ -45,20 +45,20 @@ def left_features(X: Tensor, B: Tensor) -> Tensor:
 
     Class-major, so that forward and adjoint products are batches of K contiguous matrix-vector products.
     """
-    T, M, N = X.shape
-    S, _, K = B.shape
+    M = X.shape[1]
+    S, N, K = B.shape
     columns = ops.reshape(ops.transpose(B, (1, 0, 2)), (N, S * K))
-    F = ops.reshape(ops.matmul(ops.reshape(X, (T * M, N)), columns), (T, M, S, K))
-    return ops.reshape(ops.transpose(F, (3, 0, 2, 1)), (K, T, S * M))
+    F = ops.reshape(ops.matmul(ops.reshape(X, (-1, N)), columns), (-1, M, S, K))
+    return ops.reshape(ops.transpose(F, (3, 0, 2, 1)), (K, -1, S * M))
 
 
 def right_features(X: Tensor, A: Tensor) -> Tensor:
     """f_{k,t,l} = X_t^T a_{l,k}, what the right factors multiply. X (T, M, N), A (S, M, K) -> F (K, T, S N)."""
-    T, M, N = X.shape
-    S, _, K = A.shape
-    rows = ops.reshape(ops.transpose(A, (2, 0, 1)), (K * S, M))
-    F = ops.matmul(ops.broadcast_to(rows, (T, K * S, M)), X)
-    return ops.reshape(ops.transpose(ops.reshape(F, (T, K, S, N)), (1, 0, 2, 3)), (K, T, S * N))
+    N = X.shape[2]
+    S, M, K = A.shape
+    rows = ops.reshape(ops.transpose(A, (2, 0, 1)), (1, K * S, M))
+    F = ops.reshape(ops.matmul(rows, X), (-1, K, S, N))
+    return ops.reshape(ops.transpose(F, (1, 0, 2, 3)), (K, -1, S * N))
 
 
 def log_partition(z: Tensor) -> Tensor:

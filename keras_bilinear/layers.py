@@ -90,7 +90,7 @@ class BilinearDense(keras.layers.Layer):
             if self.use_bias
             else None
         )
-        self._alpha = None
+        self._alpha: Any = None
         if self.factor_penalty is not None:
             self._alpha = self.add_weight(
                 name="alpha",
@@ -164,7 +164,8 @@ class BilinearDense(keras.layers.Layer):
 
     def call(self, X: Tensor) -> Tensor:
         if self.factor_penalty is not None:
-            self.add_loss(self.penalty())
+            # Keras adds losses up in floatx, whatever the layer's own dtype.
+            self.add_loss(ops.cast(self.penalty(), keras.config.floatx()))
         return self.activation(self.logits(X))
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:

@@ -61,14 +61,14 @@ class BilinearRegression(ImageRegression):
     def solve_active_block(self, X: Tensor, samples: Samples, active: Tensor) -> Solution:
         head, dtype = self.head, X.dtype
         A, B = ops.cast(head.A, dtype), ops.cast(head.B, dtype)
-        bias = None if head.bias is None else ops.cast(head.bias.value, dtype)
+        bias = None if head.bias is None else ops.cast(ops.copy(head.bias), dtype)
         factors, solution = self.optimizer.solve_factors(
             X,
             samples,
             Factors(A, B, bias),
             active,
             penalty=type(head.factor_penalty),
-            alpha=ops.cast(head.alpha, dtype),
+            alpha=ops.cast(ops.copy(head.alpha), dtype),
             jit=self.jit_solver,
         )
         head.assign_factors(factors.A, factors.B)
@@ -81,7 +81,7 @@ class BilinearRegression(ImageRegression):
         return z if self.head.bias is None else z + ops.cast(self.head.bias.value, X.dtype)
 
     def penalty(self) -> Tensor:
-        return self.head.penalty()
+        return ops.cast(self.head.penalty(), self.solver_dtype)
 
     def factors(self) -> tuple[np.ndarray, np.ndarray]:
         """A (L, M, K) and B (L, N, K), whose columns are the paper's a_{l,k} and b_{l,k}."""
@@ -208,7 +208,7 @@ class LinearBaseline(ImageRegression):
 
     def solve_active_block(self, X: Tensor, samples: Samples, active: Tensor) -> Solution:
         kernel, bias = self.parameters(X.dtype)
-        alpha = ops.cast(self.ridge.alpha, X.dtype)
+        alpha = ops.cast(ops.copy(self.ridge.alpha), X.dtype)
         solution = self.optimizer.solve_linear(X, samples, kernel, bias, alpha, jit=self.jit_solver)
         U = solution.parameters
         self.head.kernel.assign(U if bias is None else U[:-1])
@@ -219,7 +219,9 @@ class LinearBaseline(ImageRegression):
     def parameters(self, dtype: Any) -> tuple[Tensor, Tensor | None]:
         """The kernel (M N, K) and the bias (K,) or None."""
         bias = self.head.bias
-        return ops.cast(self.head.kernel, dtype), None if bias is None else ops.cast(bias, dtype)
+        return ops.cast(ops.copy(self.head.kernel), dtype), (
+            None if bias is None else ops.cast(ops.copy(bias), dtype)
+        )
 
     def logits(self, X: Tensor) -> Tensor:
         kernel, bias = self.parameters(X.dtype)
@@ -227,7 +229,7 @@ class LinearBaseline(ImageRegression):
         return z if bias is None else z + bias
 
     def penalty(self) -> Tensor:
-        return self.ridge(self.head.kernel)
+        return ops.cast(self.ridge(self.head.kernel), self.solver_dtype)
 
     def weight_matrices(self) -> np.ndarray:
         self.expect_built()

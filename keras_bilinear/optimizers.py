@@ -82,7 +82,7 @@ class BlockLineSearch(keras.optimizers.Optimizer):
         jit: bool = True,
     ) -> tuple[bl.Factors, Solution]:
         """Solves block `active` of a bilinear model; shapes as in `blocks.solve_active`."""
-        step = compiled(bl.solve_active, self.inner, jit, blocks=self.blocks, penalty=penalty)
+        step = compiled(bl.solve_active, self.inner, jit, ("blocks", self.blocks), ("penalty", penalty))
         return step(self._budget(X.dtype), X, samples, factors, active, alpha=alpha)
 
     def solve_linear(
@@ -93,7 +93,7 @@ class BlockLineSearch(keras.optimizers.Optimizer):
         return step(self._budget(X.dtype), X, samples, kernel, bias, alpha)
 
     def _budget(self, dtype: Any) -> tuple[Tensor, Tensor]:
-        return self._max_inner.value, ops.cast(self._tolerance.value, dtype)
+        return ops.copy(self._max_inner.value), ops.cast(ops.copy(self._tolerance.value), dtype)
 
     def update_step(self, gradient: Tensor, variable: keras.Variable, learning_rate: Tensor) -> None:
         raise ValueError(
@@ -107,11 +107,12 @@ class BlockLineSearch(keras.optimizers.Optimizer):
 
 
 @functools.cache
-def compiled(pose: Callable[..., Any], inner: str, jit: bool, **static: Any) -> Callable[..., Any]:
+def compiled(pose: Callable[..., Any], inner: str, jit: bool, *settings: tuple[str, Any]) -> Callable[..., Any]:
     """`pose` with its solver and static settings bound; one for all models, so XLA compiles once a shape.
 
     The first argument of the result is (max_inner, tolerance), the others are those of `pose`.
     """
+    static = dict(settings)
 
     def step(budget: tuple[Tensor, Tensor], *args: Any, **kwargs: Any) -> Any:
         def solver(block: Block, samples: Samples, U: Tensor) -> Solution:

@@ -60,6 +60,10 @@ class Penalty:
     def get_config(self) -> dict[str, Any]:
         return {"alpha": self.alpha}
 
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "Penalty":
+        return cls(**config)
+
 
 def couple(Q: Tensor, A: Tensor) -> Tensor:
     """(Q A)_{l,k} = sum_m Q_{lm,k} a_{m,k}. Q (L, L, K), A (L, M, K) -> (L, M, K)."""
@@ -134,7 +138,7 @@ class Ridge(keras.regularizers.Regularizer):
         self.alpha = keras.Variable(checked_alpha(alpha), trainable=False, dtype="float32", name="alpha")
 
     def __call__(self, kernel: Tensor) -> Tensor:
-        return ops.cast(self.alpha, kernel.dtype) * 0.5 * ops.sum(ops.square(kernel))
+        return self.alpha * ops.cast(0.5 * ops.sum(ops.square(kernel)), "float32")
 
     def get_config(self) -> dict[str, Any]:
         return {"alpha": float(self.alpha.numpy())}

@@ -27,6 +27,7 @@ class ImageRegression(AlternatingTraining, keras.Model):
 
     head: keras.layers.Layer
     alpha: float
+    jit_compile: Any
 
     def __init__(self, units: int, alpha: float, use_bias: bool, input_shape: Any, name: str | None):
         super().__init__(name=name)
@@ -36,6 +37,7 @@ class ImageRegression(AlternatingTraining, keras.Model):
         penalties.checked_alpha(alpha)
         self.jit_solver = True
         self._full_batch: bytes | None = None
+        self._compiled_parts_built = False
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         self.image_size = matrix_shape(input_shape)
@@ -66,23 +68,35 @@ class ImageRegression(AlternatingTraining, keras.Model):
 
     # Two regimes ----------------------------------------------------------------------------------------------
 
-    def compile(self, optimizer: Any = None, loss: Any = None, metrics: Any = ("accuracy",), **kwargs: Any) -> None:
+    def compile(
+        self,
+        optimizer: Any = None,
+        loss: Any = None,
+        metrics: Any = ("accuracy",),
+        jit_compile: bool | str = "auto",
+        **kwargs: Any,
+    ) -> None:
         """As `keras.Model.compile`, with the paper's algorithm, loss and accuracy as defaults.
 
         Args:
             optimizer: `BlockLineSearch()` by default; any Keras optimizer trains on mini-batches.
             loss: The cross-entropy of the paper by default; takes integer and one-hot labels.
             metrics: As in Keras.
+            jit_compile: As in Keras; "auto" compiles the solver of `BlockLineSearch` with XLA.
             **kwargs: As in Keras.
         """
         optimizer = BlockLineSearch() if optimizer is None else optimizer
         loss = CrossEntropy() if loss is None else loss
         metrics = list(metrics) if isinstance(metrics, tuple) else metrics
-        super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
-        self._full_batch = None
+        if isinstance(optimizer, BlockLineSearch):
+            # Blocks are solved in float32 at least, so there is no loss to scale under mixed precision.
+            kwargs["auto_scale_loss"] = False
+        super().compile(optimizer=optimizer, loss=loss, metrics=metrics, jit_compile=jit_compile, **kwargs)
+        self._full_batch, self._compiled_parts_built = None, False
+        self.jit_solver = bool(jit_compile) and not self.run_eagerly
         if self.is_exact:
-            # The solver is compiled by itself, once for all models; around it there is little left to compile.
-            self.jit_solver, self.jit_compile = bool(self.jit_compile) and not self.run_eagerly, False
+            # The solver is compiled by itself, once for all models: the step around it is left to the graph.
+            self.jit_compile = False
 
     def check_objective(self, optimizer: Any, loss: Any) -> None:
         check_from_logits(loss, is_probability=True)
@@ -135,15 +149,25 @@ class ImageRegression(AlternatingTraining, keras.Model):
         """The data as arrays this model can train on; builds the model if it is not built yet."""
         size = self.image_size if self.built else None
         batch = checked_batch(x, y, self.units, sample_weight, class_weight, size, self.solver_dtype)
-        self.build_for(batch.x)
+        self.build_for(batch)
         return batch
 
-    def build_for(self, x: np.ndarray) -> None:
-        """Creates the variables of model and optimizer, so that weights can be restored before the first step."""
+    def build_for(self, batch: Batch) -> None:
+        """Creates every variable before the first step.
+
+        Saved weights can then be restored in time, and the step is traced once: a trace that creates variables,
+        as those of the metrics, is thrown away and made again.
+        """
         if not self.built:
-            self.build((None, *x.shape[1:]))
-        if self.compiled and not self.optimizer.built:
-            self.optimizer.build(self.trainable_variables)
+            self.build((None, *batch.x.shape[1:]))
+        if self.compiled and not self._compiled_parts_built:
+            self.build_optimizer()
+            x, y, weight = (part[:1] for part in batch)
+            y_pred = self(x)
+            self.compute_loss(x, y, y_pred, weight)
+            self.compute_metrics(x, y, y_pred, weight)
+            self.reset_metrics()
+            self._compiled_parts_built = True
 
     @property
     def solver_dtype(self) -> str:
@@ -165,7 +189,7 @@ class ImageRegression(AlternatingTraining, keras.Model):
         options.setdefault("steps_per_epoch", self.num_blocks)
         if options.get("validation_data") is not None:
             options.setdefault("validation_batch_size", 4096)
-        return {**options, "x": tf.data.Dataset.from_tensors((x, y, weight)).repeat()}
+        return {**options, "x": tf.data.Dataset.from_tensors((x, y, weight)).repeat(), "shuffle": False}
 
     @property
     def num_blocks(self) -> int:

@@ -1,0 +1,47 @@
+"""Data shared by the tests: scikit-learn's digits, and MNIST where tensorflow-datasets has it prepared."""
+
+import os
+import pathlib
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras
+import numpy as np
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    keras.utils.set_random_seed(0)
+
+
+@pytest.fixture(scope="session")
+def digits():
+    """(x, y): 1,797 scans of 8 x 8 pixels in [0, 1] and their classes."""
+    from sklearn.datasets import load_digits
+
+    data = load_digits()
+    return (data.images / 16).astype("float32"), data.target.astype("int32")
+
+
+@pytest.fixture(scope="session")
+def mnist():
+    """{"train": (x, y), "test": (x, y)} in the order of tensorflow-datasets, pixels / 255."""
+    folder = os.environ.get("TFDS_DATA_DIR")
+    if not folder or not (pathlib.Path(folder) / "mnist").is_dir():
+        pytest.skip("MNIST is not prepared: set TFDS_DATA_DIR to a tensorflow-datasets folder that holds it")
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # deprecations inside tensorflow-datasets and its dependencies
+        import tensorflow_datasets as tfds
+
+        data = {
+            split: tfds.as_numpy(tfds.load("mnist", split=split, batch_size=-1, as_supervised=True))
+            for split in ("train", "test")
+        }
+    return {split: (x[..., 0].astype("float32") / 255, y.astype("int32")) for split, (x, y) in data.items()}
+
+
+def pytest_configure(config):
+    np.set_printoptions(precision=6, suppress=True)

@@ -1,0 +1,93 @@
+"""The paper in plain NumPy loops: slow, obvious, and the oracle for everything else."""
+
+import math
+
+import numpy as np
+
+
+def logits(X, A, B, bias=None):
+    """z_{t,k} = sum_l a_{l,k}^T X_t b_{l,k} + bias_k."""
+    T, L, K = len(X), A.shape[0], A.shape[2]
+    z = np.zeros((T, K))
+    for t in range(T):
+        for k in range(K):
+            z[t, k] = 0.0 if bias is None else bias[k]
+            for l in range(L):
+                z[t, k] += A[l, :, k] @ X[t] @ B[l, :, k]
+    return z
+
+
+def probabilities(z):
+    """The logistic function of the only logit for K = 1, soft-max otherwise."""
+    p = np.zeros_like(z)
+    for t in range(len(z)):
+        if z.shape[1] == 1:
+            p[t, 0] = 1.0 / (1.0 + math.exp(-z[t, 0]))
+        else:
+            e = [math.exp(value - max(z[t])) for value in z[t]]
+            p[t] = [value / sum(e) for value in e]
+    return p
+
+
+def cross_entropy(z, C, s):
+    """V = -1/T sum_t s_t ln p(c_t)."""
+    p, V = probabilities(z), 0.0
+    for t in range(len(z)):
+        if z.shape[1] == 1:
+            likelihood = p[t, 0] if C[t, 0] == 1 else 1 - p[t, 0]
+            V -= s[t] * math.log(likelihood)
+        else:
+            V -= s[t] * sum(C[t, k] * math.log(p[t, k]) for k in range(z.shape[1]))
+    return V / len(z)
+
+
+def penalty(name, A, B):
+    """R(A, B) of the three strategies, class by class."""
+    R = 0.0
+    for k in range(A.shape[2]):
+        if name == "frobenius":
+            W = sum(np.outer(A[l, :, k], B[l, :, k]) for l in range(len(A)))
+            R += 0.5 * np.sum(W**2)
+            continue
+        for l in range(len(A)):
+            a, b = np.sum(A[l, :, k] ** 2), np.sum(B[l, :, k] ** 2)
+            R += 0.5 * (a + b if name == "sum" else a * b)
+    return R
+
+
+def objective(X, C, s, A, B, alpha, name, bias=None):
+    """J = V + alpha R."""
+    return cross_entropy(logits(X, A, B, bias), C, s) + alpha * penalty(name, A, B)
+
+
+def likelihood_gradient(X, C, s, A, B, bias=None):
+    """(dV/dA, dV/dB): 1/T sum_t s_t (p - c) X_t b and 1/T sum_t s_t (p - c) X_t^T a."""
+    p = probabilities(logits(X, A, B, bias))
+    gA, gB = np.zeros_like(A), np.zeros_like(B)
+    for t in range(len(X)):
+        for k in range(A.shape[2]):
+            residual = s[t] * (p[t, k] - C[t, k]) / len(X)
+            for l in range(len(A)):
+                gA[l, :, k] += residual * X[t] @ B[l, :, k]
+                gB[l, :, k] += residual * X[t].T @ A[l, :, k]
+    return gA, gB
+
+
+def finite_difference(f, x, h=1e-6):
+    """Central differences of a scalar function at every entry of x."""
+    g = np.zeros_like(x)
+    for index in np.ndindex(x.shape):
+        step = np.zeros_like(x)
+        step[index] = h
+        g[index] = (f(x + step) - f(x - step)) / (2 * h)
+    return g
+
+
+def gram_schmidt(B):
+    """Algorithms 1 and 2, "Initialization": b_l <- b_l - S (S^T b_l), class by class."""
+    B = B.copy()
+    for k in range(B.shape[2]):
+        for l in range(1, len(B)):
+            S = np.stack([B[m, :, k] / np.linalg.norm(B[m, :, k]) for m in range(l)], axis=1)
+            B[l, :, k] -= S @ (S.T @ B[l, :, k])
+    return B

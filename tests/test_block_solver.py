@@ -1,0 +1,176 @@
+import functools
+
+import numpy as np
+import pytest
+from keras import ops
+from scipy.optimize import minimize
+
+from keras_bilinear import bilinear_math as bm
+from keras_bilinear import penalties
+from keras_bilinear.block_solver import DIRECTIONS, Samples, solve
+from keras_bilinear.blocks import Factors, blocks_per_sweep, solve_active, solve_linear
+from tests import reference
+from tests.problems import one_hot, planted
+
+PENALTIES = [penalties.Sum, penalties.Product, penalties.Frobenius]
+
+
+def solver(inner="cg", max_iterations=500, tolerance=0.0):
+    return functools.partial(solve, direction=DIRECTIONS[inner], max_iterations=max_iterations, tolerance=tolerance)
+
+
+class Case:
+    """A problem in float64 with what `solve_active` needs."""
+
+    def __init__(self, K=3, L=2, bias=False, alpha=0.05, T=80):
+        problem = planted(T=T, K=K, L=L)
+        rng = np.random.default_rng(1)
+        self.X, self.alpha = problem.X, alpha
+        self.A, self.B = (rng.normal(size=factor.shape) for factor in (problem.A, problem.B))
+        self.s, self.C = rng.random(T) + 0.5, one_hot(problem.y, K)
+        self.bias = rng.normal(size=K) if bias else None
+        w = bm.normalised_weights(ops.convert_to_tensor(self.s))
+        self.samples = Samples(ops.convert_to_tensor(self.C), w)
+        self.factors = Factors(
+            ops.convert_to_tensor(self.A),
+            ops.convert_to_tensor(self.B),
+            ops.convert_to_tensor(self.bias) if bias else None,
+        )
+
+    def solve(self, active, penalty, blocks="factor", factors=None, **options):
+        return solve_active(
+            ops.convert_to_tensor(self.X),
+            self.samples,
+            factors or self.factors,
+            ops.convert_to_tensor(active),
+            ops.convert_to_tensor(np.float64(self.alpha)),
+            blocks,
+            penalty,
+            solver(**options),
+        )
+
+    def objective(self, A, B, penalty, bias=None):
+        name = penalty.__name__.lower()
+        return reference.objective(self.X, self.C, self.s, A, B, self.alpha, name, bias)
+
+    def gradient(self, factors, penalty):
+        A, B = np.asarray(factors.A), np.asarray(factors.B)
+        bias = None if factors.bias is None else np.asarray(factors.bias)
+        dA, dB = reference.likelihood_gradient(self.X, self.C, self.s, A, B, bias)
+        rA, rB = penalty.gradient(factors.A, factors.B)
+        return dA + self.alpha * np.asarray(rA), dB + self.alpha * np.asarray(rB)
+
+
+@pytest.mark.parametrize("inner", DIRECTIONS)
+@pytest.mark.parametrize("penalty", PENALTIES)
+@pytest.mark.parametrize("active", [0, 1, 2, 3])
+def test_a_solved_factor_is_optimal_and_the_others_have_not_moved(inner, penalty, active):
+    case = Case()
+    factors, solution = case.solve(active, penalty, inner=inner)
+    gradients = case.gradient(factors, penalty)
+    assert np.linalg.norm(gradients[active % 2][active // 2]) < 1e-5
+    J = case.objective(np.asarray(factors.A), np.asarray(factors.B), penalty)
+    assert float(solution.objective) == pytest.approx(J, rel=1e-10)
+    assert case.objective(case.A, case.B, penalty) > J
+    moved = [factors.A, factors.B][active % 2]
+    before = [case.A, case.B][active % 2]
+    for l in range(2):
+        assert np.array_equal(moved[l], before[l]) == (l != active // 2)
+    np.testing.assert_array_equal([factors.B, factors.A][active % 2], [case.B, case.A][active % 2])
+
+
+@pytest.mark.parametrize("penalty", PENALTIES)
+@pytest.mark.parametrize("active", [0, 1])
+def test_a_solved_side_is_optimal(penalty, active):
+    case = Case()
+    factors, _ = case.solve(active, penalty, blocks="side", inner="newton_cg")
+    assert np.linalg.norm(case.gradient(factors, penalty)[active]) < 1e-5
+
+
+@pytest.mark.parametrize("K", [1, 3])
+@pytest.mark.parametrize("active", [0, 1])
+def test_the_bias_moves_with_every_block_and_is_not_penalised(K, active):
+    case = Case(K=K, bias=True)
+    factors, solution = case.solve(active, penalties.Product)
+    A, B, bias = (np.asarray(part) for part in factors)
+    J = case.objective(A, B, penalties.Product, bias)
+    assert float(solution.objective) == pytest.approx(J, rel=1e-10)
+    by_bias = reference.finite_difference(lambda b: case.objective(A, B, penalties.Product, b), bias)
+    assert np.linalg.norm(by_bias) < 1e-5
+
+
+@pytest.mark.parametrize("K", [1, 3])
+def test_all_inner_solvers_reach_the_same_block_optimum(K):
+    case = Case(K=K)
+    ends = [float(case.solve(0, penalties.Sum, inner=inner)[1].objective) for inner in DIRECTIONS]
+    np.testing.assert_allclose(ends, ends[0], rtol=1e-9)
+
+
+@pytest.mark.parametrize("inner", DIRECTIONS)
+def test_gradient_descent_needs_the_most_iterations(inner):
+    case = Case(T=200)
+    count = {
+        name: int(case.solve(0, penalties.Sum, inner=name, tolerance=1e-10)[1].iterations) for name in DIRECTIONS
+    }
+    assert count[inner] <= count["gradient_descent"]
+
+
+@pytest.mark.parametrize("inner", DIRECTIONS)
+@pytest.mark.parametrize("blocks", ["factor", "side"])
+@pytest.mark.parametrize("penalty", PENALTIES)
+def test_J_falls_from_block_to_block_over_sweeps(inner, blocks, penalty):
+    case = Case()
+    factors, last = case.factors, np.inf
+    for step in range(2 * blocks_per_sweep(blocks, 2)):
+        active = step % blocks_per_sweep(blocks, 2)
+        factors, solution = case.solve(active, penalty, blocks, factors, inner=inner, max_iterations=5)
+        assert float(solution.objective) <= last * (1 + 1e-12)
+        last = float(solution.objective)
+
+
+def test_the_budget_and_the_tolerance_end_a_block():
+    case = Case()
+    assert int(case.solve(0, penalties.Sum, max_iterations=3)[1].iterations) == 3
+    assert int(case.solve(0, penalties.Sum, tolerance=1.0)[1].iterations) == 1
+
+
+def test_at_the_optimum_nothing_moves():
+    case = Case()
+    once, _ = case.solve(0, penalties.Sum)
+    twice, solution = case.solve(0, penalties.Sum, factors=once, tolerance=1e-6)
+    np.testing.assert_allclose(twice.A, once.A, atol=1e-6)
+    assert int(solution.iterations) <= 2
+
+
+@pytest.mark.parametrize("K", [1, 3])
+@pytest.mark.parametrize("bias", [False, True])
+def test_the_linear_model_agrees_with_scipy(K, bias):
+    case = Case(K=K, alpha=0.1)
+    T, M, N = case.X.shape
+    kernel = np.zeros((M * N, K))
+    beta = np.zeros(K) if bias else None
+    solution = solve_linear(
+        ops.convert_to_tensor(case.X),
+        case.samples,
+        ops.convert_to_tensor(kernel),
+        ops.convert_to_tensor(beta) if bias else None,
+        ops.convert_to_tensor(np.float64(case.alpha)),
+        solver("cg"),
+    )
+
+    def J(flat):
+        W = flat[: M * N * K].reshape(M * N, K)
+        z = case.X.reshape(T, -1) @ W + (flat[M * N * K :] if bias else 0)
+        return reference.cross_entropy(z, case.C, case.s) + 0.5 * case.alpha * np.sum(W**2)
+
+    best = minimize(J, np.zeros((M * N + bias) * K), method="L-BFGS-B", options={"maxfun": 10**6})
+    assert float(solution.objective) == pytest.approx(best.fun, rel=1e-6)
+    assert float(solution.objective) == pytest.approx(J(np.ravel(solution.parameters)), rel=1e-10)
+
+
+def test_a_sum_of_weights_of_zero_leaves_only_the_penalty():
+    case = Case()
+    samples = Samples(case.samples.targets, ops.zeros_like(case.samples.weights))
+    case.samples = samples
+    factors, _ = case.solve(0, penalties.Sum)
+    np.testing.assert_allclose(factors.A[0], 0, atol=1e-6)

@@ -1,0 +1,144 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_bilinear import data
+
+
+def good(T=6, M=4, N=3, K=3):
+    rng = np.random.default_rng(0)
+    return rng.random((T, M, N)), np.arange(T) % max(K, 2)
+
+
+@pytest.mark.parametrize("form", [lambda x: x, tf.convert_to_tensor, lambda x: x.tolist(), lambda x: x[..., None]])
+def test_images_in_every_form(form):
+    x, y = good()
+    batch = data.checked_batch(form(x), y, K=3)
+    np.testing.assert_allclose(batch.x, x, rtol=1e-6)
+    assert batch.x.dtype == "float32"
+    assert batch.weight.tolist() == [1.0] * 6
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int32", "float16", "float64", "bool"])
+def test_images_of_every_dtype(dtype):
+    x, y = good()
+    assert data.checked_batch((x * 200).astype(dtype), y, K=3).x.dtype == "float32"
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (np.zeros(6), r"shape \(T, M, N\)"),
+        (np.zeros((6, 4)), r"shape \(T, M, N\)"),
+        (np.zeros((6, 4, 3, 3)), "one channel"),
+        (np.zeros((6, 4, 3, 1, 1)), r"shape \(T, M, N\)"),
+        (np.zeros((0, 4, 3)), "at least one image"),
+        (np.zeros((6, 0, 3)), "at least one image"),
+        (np.full((6, 4, 3), np.nan), "finite numbers in `x`"),
+        (np.where(np.arange(72).reshape(6, 4, 3) == 70, np.inf, 0), "finite numbers in `x`"),
+        (np.zeros((6, 4, 3), complex), "real numbers"),
+        (np.full((6, 4, 3), "a"), "real numbers"),
+        ([[[1, 2], [3]], [[1, 2], [3, 4]]], "array of numbers"),
+        (tf.ragged.constant([[[1.0, 2.0], [3.0]]]), "dense array"),
+        (np.zeros((6, 5, 3)), "size the model was built for"),
+    ],
+)
+def test_bad_images(x, message):
+    with pytest.raises(ValueError, match=message):
+        data.checked_images(x, (4, 3))
+
+
+@pytest.mark.parametrize(
+    "form", [lambda y: y, lambda y: y[:, None], lambda y: y.astype(float), lambda y: y.tolist()]
+)
+def test_labels_in_every_form(form):
+    y = np.array([0, 1, 2, 0, 1, 2])
+    assert data.checked_labels(form(y), 3, 6).tolist() == y.tolist()
+
+
+def test_one_hot_and_binary_labels():
+    one_hot = np.eye(3)[[0, 1, 2]]
+    np.testing.assert_array_equal(data.checked_labels(one_hot, 3, 3), one_hot)
+    for y in ([0, 1, 1], [[0], [1], [1]], [False, True, True], [0.0, 1.0, 1.0]):
+        assert data.checked_labels(np.array(y), 1, 3).tolist() == [0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("y", "K", "message"),
+    [
+        (None, 3, "Expected labels"),
+        ([0, 1, 2, 3, 0, 1], 3, r"0 to 2. Received: \[3\]"),
+        ([0, 1, -1, 2, 0, 1], 3, r"Received: \[-1\]"),
+        ([0, 1, 2, 0, 1, 0.5], 3, r"Received: \[0.5\]"),
+        ([0, 1, 2, 0, 1, np.nan], 3, "finite numbers in `y`"),
+        ([0, 1, 2], 3, "one label for each image"),
+        (np.zeros((6, 2)), 3, "one label for each image"),
+        (np.zeros((6, 3)), 3, "one-hot"),
+        (np.eye(3)[[0, 1, 2, 0, 1, 2]] * 2 - np.eye(3)[[1, 2, 0, 1, 2, 0]], 3, "one-hot"),
+        (["cat"] * 6, 3, "real numbers"),
+        ([0, 1, 2, 0, 1, 1], 1, "0 to 1"),
+        ([-1, 1, -1, 1, -1, 1], 1, "0 to 1"),
+    ],
+)
+def test_bad_labels(y, K, message):
+    with pytest.raises(ValueError, match=message):
+        data.checked_labels(y, K, 6)
+
+
+@pytest.mark.parametrize("K", [1, 3])
+def test_a_single_class_is_warned_about(K):
+    with pytest.warns(UserWarning, match="one class only"):
+        data.checked_labels([1, 1, 1], K, 3)
+
+
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [
+        ([1, 1], "sample_weight` of shape"),
+        ([1, 1, 1, 1, 1, -1], "`sample_weight` >= 0"),
+        ([1, 1, 1, 1, 1, np.inf], "finite numbers in `sample_weight`"),
+        ([0] * 6, "all zero"),
+        (["a"] * 6, "real numbers"),
+    ],
+)
+def test_bad_weights(weight, message):
+    x, y = good()
+    with pytest.raises(ValueError, match=message):
+        data.checked_batch(x, y, 3, weight)
+
+
+def test_class_and_sample_weights_multiply():
+    x, y = good()
+    batch = data.checked_batch(x, y, 3, np.arange(6), class_weight={0: 2.0, 2: 3.0})
+    np.testing.assert_allclose(batch.weight, np.arange(6) * np.array([2, 1, 3, 2, 1, 3]))
+    onehot = data.checked_batch(x, np.eye(3)[y], 3, np.arange(6), class_weight={0: 2.0, 2: 3.0})
+    np.testing.assert_allclose(onehot.weight, batch.weight)
+
+
+@pytest.mark.parametrize("class_weight", [{3: 1.0}, {"a": 1.0}, {0: -1.0}, {0: np.nan}])
+def test_bad_class_weights(class_weight):
+    with pytest.raises(ValueError, match="Expected"):
+        data.checked_batch(*good(), 3, class_weight=class_weight)
+
+
+def test_validation_split_takes_the_last_samples():
+    batch = data.checked_batch(*good(), 3)
+    first, last = data.train_validation_split(batch, 1 / 3)
+    assert (len(first.x), len(last.x)) == (4, 2)
+    np.testing.assert_array_equal(last.x, batch.x[4:])
+    for fraction in (1.0, -0.5, 0.01):
+        with pytest.raises(ValueError, match="validation_split"):
+            data.train_validation_split(batch, fraction)
+
+
+def test_the_only_batch_of_a_dataset():
+    x, y = good()
+    one = tf.data.Dataset.from_tensors((x, y))
+    for dataset in (one, one.repeat(), one.repeat(2)):
+        np.testing.assert_array_equal(data.the_only_batch(dataset)["x"], x)
+    with pytest.raises(ValueError, match="changing or partial batch"):
+        data.the_only_batch(tf.data.Dataset.from_tensor_slices((x, y)).batch(4))
+    with pytest.raises(ValueError, match="yields"):
+        data.the_only_batch(tf.data.Dataset.from_tensors(x))
+    with pytest.raises(ValueError, match="x=None"):
+        data.the_only_batch(None)

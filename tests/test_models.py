@@ -1,0 +1,405 @@
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_bilinear as kb
+from keras_bilinear.blocks import solve_active
+from keras_bilinear.optimizers import compiled
+from tests import reference
+from tests.problems import one_hot, planted, soft_labels
+
+ALL = {
+    "BSR": lambda **o: kb.BilinearSoftmaxRegression(3, 2, **{"seed": 0, **o}),
+    "BLR": lambda **o: kb.BilinearLogisticRegression(2, **{"seed": 0, **o}),
+    "LSR": lambda **o: kb.LinearSoftmaxRegression(3, **o),
+    "LLR": lambda **o: kb.LinearLogisticRegression(**o),
+}
+
+
+def classes(name):
+    return 1 if name in ("BLR", "LLR") else 3
+
+
+def data(name, T=60, **options):
+    problem = planted(T=T, K=classes(name), **options)
+    return problem.X.astype("float32"), problem.y
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_fit_simply_works(name):
+    x, y = data(name)
+    model = ALL[name](alpha=0.01)
+    history = model.fit(x, y, epochs=3, verbose=0).history
+    assert {"loss", "objective", "step_size", "active_block", "grad_norm", "accuracy"} <= set(history)
+    assert len(history["objective"]) == 3
+    p = model.predict(x, verbose=0)
+    assert p.shape == (60, classes(name))
+    guess = p.argmax(axis=1) if classes(name) > 1 else p[:, 0] > 0.5
+    assert history["accuracy"][-1] == pytest.approx(np.mean(guess == y))
+    assert history["accuracy"][-1] > 0.7
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("use_bias", [False, True])
+def test_objective_history_evaluate_and_the_loops_agree(name, use_bias):
+    x, y = data(name)
+    model = ALL[name](alpha=0.02, use_bias=use_bias)
+    s = np.linspace(0.5, 1.5, 60)
+    history = model.fit(x, y, sample_weight=s, epochs=2, verbose=0).history
+    J = model.objective(x, y, sample_weight=s)
+    assert history["objective"][-1] == pytest.approx(J, rel=1e-5)
+    assert history["loss"][-1] == pytest.approx(J, rel=1e-5)
+    assert model.evaluate(x, y, sample_weight=s, batch_size=60, verbose=0)[0] == pytest.approx(J, rel=1e-5)
+    W, C = model.weight_matrices().astype(float), one_hot(y, classes(name))
+    bias = model.head.bias.numpy() if use_bias else 0.0
+    V = reference.cross_entropy(np.einsum("kmn,tmn->tk", W, x) + bias, C, s)
+    if name in ("BSR", "BLR"):
+        R = reference.penalty("product", *(factor.astype(float) for factor in model.factors()))
+    else:
+        R = 0.5 * np.sum(W**2)
+    assert pytest.approx(V + 0.02 * R, rel=1e-5) == J
+
+
+@pytest.mark.parametrize("name", ["BSR", "BLR"])
+@pytest.mark.parametrize("penalty", ["sum", "product", "frobenius"])
+@pytest.mark.parametrize("inner", ["gradient_descent", "cg", "newton_cg"])
+def test_J_never_rises(name, penalty, inner):
+    x, y = data(name)
+    model = ALL[name](alpha=0.01, penalty=penalty)
+    model.compile(kb.BlockLineSearch(inner=inner))
+    steps = []
+    record = keras.callbacks.LambdaCallback(on_train_batch_end=lambda _, logs: steps.append(logs["objective"]))
+    model.fit(x, y, epochs=6, verbose=0, callbacks=[record])
+    assert len(steps) == 24
+    assert np.all(np.diff(steps) <= 1e-6 * np.array(steps[:-1]))
+    assert steps[-1] < steps[0]
+
+
+@pytest.mark.parametrize("inner", ["cg", "newton_cg"])
+def test_planted_factors_are_recovered(inner):
+    problem = planted(T=3000, L=2, scale=0.5)
+    model = kb.BilinearSoftmaxRegression(3, 2, alpha=0.0, seed=0)
+    model.compile(kb.BlockLineSearch(inner=inner))
+    C = soft_labels(problem)
+    model.fit(problem.X, C, epochs=60, verbose=0)
+    W = np.einsum("lmk,lnk->kmn", problem.A, problem.B)
+    found = model.weight_matrices()
+    # Soft-max is blind to what all classes share, which the likelihood leaves where it is.
+    W, found = (value - value.mean(axis=0) for value in (W, found))
+    assert np.linalg.norm(found - W) <= 1e-2 * np.linalg.norm(W)
+
+
+def test_two_inner_solvers_end_at_the_same_J():
+    x, y = data("BSR", T=300)
+    ends = []
+    for inner in ("cg", "newton_cg"):
+        model = ALL["BSR"](alpha=0.01)
+        model.compile(kb.BlockLineSearch(inner=inner))
+        ends.append(model.fit(x, y, epochs=80, verbose=0).history["objective"][-1])
+    assert ends[0] == pytest.approx(ends[1], rel=1e-4)
+
+
+def test_full_rank_frobenius_BSR_reaches_the_linear_optimum():
+    x, y = data("BSR", T=150)
+    linear = ALL["LSR"](alpha=0.05)
+    linear.fit(x, y, epochs=5, verbose=0)
+    model = kb.BilinearSoftmaxRegression(3, 5, alpha=0.05, penalty="frobenius", seed=1)
+    model.fit(x, y, epochs=60, verbose=0)
+    assert model.objective(x, y) == pytest.approx(linear.objective(x, y), rel=1e-3)
+
+
+@pytest.mark.parametrize(("name", "bias"), [("LSR", False), ("LLR", False), ("LSR", True)])
+def test_linear_baselines_agree_with_scikit_learn(name, bias, digits):
+    from sklearn.linear_model import LogisticRegression
+
+    x, y = digits[0][:400], digits[1][:400]
+    y = (y == 8).astype("int32") if name == "LLR" else y
+    alpha = 1e-3
+    model = (
+        kb.LinearLogisticRegression(alpha, bias) if name == "LLR" else kb.LinearSoftmaxRegression(10, alpha, bias)
+    )
+    model.fit(x, y, epochs=10, verbose=0)
+    sklearn = LogisticRegression(C=1 / (alpha * 400), fit_intercept=bias, tol=1e-8, max_iter=5000)
+    sklearn.fit(x.reshape(400, -1), y)
+    ours = model.predict(x, verbose=0)
+    theirs = sklearn.predict_proba(x.reshape(400, -1))
+    np.testing.assert_allclose(ours[:, -1], theirs[:, -1], atol=5e-3)
+
+
+@pytest.mark.parametrize("name", ["BSR", "BLR"])
+def test_sides_agree_with_factors(name):
+    x, y = data(name, T=200)
+    ends = {}
+    for blocks in ("factor", "side"):
+        model = ALL[name](alpha=0.02)
+        model.compile(kb.BlockLineSearch(blocks=blocks))
+        history = model.fit(x, y, epochs=60, verbose=0).history
+        ends[blocks] = history["objective"][-1]
+        assert max(history["active_block"]) == (3 if blocks == "factor" else 1)
+    assert ends["factor"] == pytest.approx(ends["side"], rel=1e-3)
+
+
+@pytest.mark.parametrize("name", ["BSR", "BLR"])
+def test_labels_in_every_form_give_the_same_fit(name):
+    x, y = data(name)
+    forms = [y, y[:, None], y.astype("float32"), y.astype("uint8")]
+    forms += [np.eye(3, dtype="float32")[y]] if name == "BSR" else [y.astype(bool)]
+    ends = []
+    for form in forms:
+        model = ALL[name](alpha=0.01)
+        ends.append(model.fit(x, form, epochs=1, verbose=0).history["objective"][-1])
+        assert model.evaluate(x, form, batch_size=60, verbose=0)[0] == pytest.approx(ends[-1], rel=1e-5)
+    np.testing.assert_allclose(ends, ends[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("optimizer", [None, "sgd"])
+def test_class_weight_is_a_sample_weight(optimizer):
+    x, y = data("BSR")
+    ends = []
+    for weights in ({"class_weight": {0: 2.0, 1: 0.5}}, {"sample_weight": np.array([2.0, 0.5, 1.0])[y]}):
+        model = ALL["BSR"](alpha=0.01)
+        model.compile(optimizer)
+        ends.append(model.fit(x, y, epochs=2, verbose=0, shuffle=False, **weights).history["loss"][-1])
+    assert ends[0] == pytest.approx(ends[1], rel=1e-5)
+
+
+@pytest.mark.parametrize("optimizer", [None, "adam"])
+def test_validation_metrics_and_callbacks(optimizer):
+    x, y = data("BSR", T=90)
+    model = ALL["BSR"](alpha=0.01)
+    model.compile(optimizer, metrics=["accuracy", keras.metrics.SparseTopKCategoricalAccuracy(2, name="top2")])
+    for validation in ({"validation_data": (x[60:], y[60:])}, {"validation_split": 1 / 3}):
+        history = model.fit(x, y, epochs=2, verbose=0, **validation).history
+        assert {"val_loss", "val_accuracy", "val_top2", "top2"} <= set(history)
+        assert history["val_loss"][-1] == pytest.approx(model.objective(x[60:], y[60:]), rel=1e-4)
+
+
+def test_early_stopping_on_the_objective():
+    x, y = data("BSR")
+    stop = keras.callbacks.EarlyStopping(monitor="objective", mode="min", min_delta=0.01, patience=1)
+    history = ALL["BSR"](alpha=0.01).fit(x, y, epochs=100, verbose=0, callbacks=[stop]).history
+    assert len(history["loss"]) < 100
+
+
+def test_fit_continues_from_the_present_factors():
+    x, y = data("BSR")
+    once, twice = ALL["BSR"](alpha=0.01), ALL["BSR"](alpha=0.01)
+    once.fit(x, y, epochs=4, verbose=0)
+    twice.fit(x, y, epochs=2, verbose=0)
+    twice.fit(x, y, epochs=2, verbose=0)
+    for a, b in zip(once.factors(), twice.factors(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_config_and_file_round_trip(name, tmp_path):
+    x, y = data(name)
+    model = ALL[name](alpha=0.03, use_bias=True, input_shape=(6, 5))
+    model.fit(x, y, epochs=1, verbose=0)
+    model.alpha = 0.04
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    assert type(again) is type(model)
+    assert again.alpha == pytest.approx(0.04)
+    np.testing.assert_array_equal(again.predict(x, verbose=0), model.predict(x, verbose=0))
+    first = model.fit(x, y, initial_epoch=1, epochs=3, verbose=0).history["objective"]
+    assert again.fit(x, y, initial_epoch=1, epochs=3, verbose=0).history["objective"] == first
+    np.testing.assert_array_equal(again.predict(x, verbose=0), model.predict(x, verbose=0))
+
+
+def test_saved_without_input_shape_and_before_compile(tmp_path):
+    model = ALL["BSR"]()
+    model.build((None, 6, 5))
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    for a, b in zip(model.factors(), again.factors(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_reading_the_model():
+    x, y = data("BSR")
+    model = ALL["BSR"](alpha=0.01)
+    with pytest.raises(ValueError, match="Expected a model with weights"):
+        model.factors()
+    model.fit(x, y, epochs=2, verbose=0)
+    A, B = model.factors()
+    W = model.weight_matrices()
+    assert (A.shape, B.shape, W.shape) == ((2, 6, 3), (2, 5, 3), (3, 6, 5))
+    np.testing.assert_allclose(W, np.einsum("lmk,lnk->kmn", A, B), atol=1e-5)
+    p = model.predict(x, verbose=0)
+    model.canonicalize()
+    np.testing.assert_allclose(model.predict(x, verbose=0), p, atol=1e-5)
+    np.testing.assert_allclose(
+        np.linalg.norm(model.factors()[0], axis=1), np.linalg.norm(model.factors()[1], axis=1), atol=1e-5
+    )
+
+
+def test_images_with_a_channel_axis_and_raw_bytes():
+    x, y = data("BSR")
+    raw = np.clip(x * 40 + 128, 0, 255).astype("uint8")
+    model, channel = ALL["BSR"](alpha=0.01), ALL["BSR"](alpha=0.01)
+    model.fit(raw, y, epochs=1, verbose=0)
+    channel.fit(raw[..., None], y, epochs=1, verbose=0)
+    np.testing.assert_array_equal(model.predict(raw, verbose=0), channel.predict(raw[..., None], verbose=0))
+
+
+@pytest.mark.parametrize("policy", ["float64", "mixed_float16", "mixed_bfloat16"])
+@pytest.mark.parametrize("optimizer", [None, "adam"])
+def test_dtype_policies(policy, optimizer):
+    x, y = data("BSR")
+    keras.config.set_dtype_policy(policy)
+    try:
+        model = ALL["BSR"](alpha=0.01)
+        model.compile(optimizer)
+        model.fit(x, y, epochs=4, verbose=0)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    p = model.predict(x, verbose=0)
+    assert p.dtype in ("float32", "float64")
+    np.testing.assert_allclose(p.sum(axis=1), 1, atol=1e-5)
+    V = model.evaluate(x, y, batch_size=60, verbose=0)[0]
+    assert pytest.approx(model.objective(x, y), rel=2e-2) == V
+
+
+def test_eager_steps_and_execution_in_groups_give_the_same_fit():
+    x, y = data("BSR", T=40)
+    ends = []
+    for options in ({}, {"run_eagerly": True}, {"steps_per_execution": 4}, {"jit_compile": False}):
+        model = ALL["BSR"](alpha=0.01)
+        model.compile(kb.BlockLineSearch(max_inner=5), **options)
+        ends.append(model.fit(x, y, epochs=2, verbose=0).history["objective"][-1])
+    np.testing.assert_allclose(ends, ends[0], rtol=1e-4)
+
+
+@pytest.mark.parametrize("optimizer", [None, "adam"])
+def test_changing_alpha_or_a_tolerance_or_the_block_traces_nothing_anew(optimizer, monkeypatch):
+    x, y = data("BSR")
+    model = ALL["BSR"](alpha=0.5)
+    model.compile(optimizer)
+    traces = []
+    train_step = model.train_step
+    monkeypatch.setattr(model, "train_step", lambda data: traces.append(1) or train_step(data))
+    model.fit(x, y, epochs=2, verbose=0)
+    J = model.objective(x, y)
+    model.alpha = 0.001
+    if optimizer is None:
+        model.optimizer.tolerance = 1e-5
+        model.optimizer.max_inner = 7
+    model.fit(x, y, epochs=3, verbose=0)
+    assert model.objective(x, y) < J
+    assert len(traces) == 1
+
+
+def test_models_of_one_shape_share_one_compiled_solver():
+    x, y = data("BSR", T=33)
+    step = compiled(solve_active, "cg", True, ("blocks", "factor"), ("penalty", kb.penalties.Product))
+    before = step.experimental_get_tracing_count()
+    for seed, alpha in ((0, 0.1), (1, 0.01)):
+        ALL["BSR"](alpha=alpha, seed=seed).fit(x, y, epochs=2, verbose=0)
+    assert step.experimental_get_tracing_count() == before + 1
+
+
+def test_training_on_batches_by_hand():
+    x, y = data("BSR")
+    model, same = ALL["BSR"](alpha=0.01), ALL["BSR"](alpha=0.01)
+    logs = [model.train_on_batch(x, y, return_dict=True) for _ in range(4)]
+    assert [int(log["active_block"]) for log in logs] == [0, 1, 2, 3]
+    same.fit(x, y, epochs=1, verbose=0)
+    np.testing.assert_allclose(model.factors()[0], same.factors()[0], atol=1e-6)
+    with pytest.raises(ValueError, match="another batch than before"):
+        model.train_on_batch(x[:30], y[:30])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rank": 0}, "`rank`"),
+        ({"rank": 1.5}, "`rank`"),
+        ({"units": 0}, "`units`"),
+        ({"units": 1}, "`units` >= 2"),
+        ({"penalty": "lasso"}, "`penalty`"),
+        ({"alpha": -1}, "`alpha`"),
+        ({"alpha": float("nan")}, "`alpha`"),
+        ({"input_shape": (28,)}, "batch of matrices"),
+        ({"input_shape": (28, 28, 3)}, "channels"),
+    ],
+)
+def test_bad_settings(options, message):
+    with pytest.raises(ValueError, match=message):
+        kb.BilinearSoftmaxRegression(**{"units": 3, "rank": 2, **options})
+
+
+@pytest.mark.parametrize("optimizer", [None, "adam"])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x, y: (x[..., None].repeat(3, -1), y), "one channel"),
+        (lambda x, y: (x[:, :4], y), "built for"),
+        (lambda x, y: (np.where(x > 2, np.nan, x), y), "finite numbers in `x`"),
+        (lambda x, y: (x, y[:10]), "one label for each image"),
+        (lambda x, y: (x, y + 1), "0 to 2"),
+        (lambda x, y: (x[:0], y[:0]), "at least one image"),
+        (lambda x, y: (x, y, -np.ones(60)), "`sample_weight` >= 0"),
+        (lambda x, y: (x, y, np.zeros(60)), "all zero"),
+        (lambda x, y: (x, None), "Expected labels"),
+    ],
+)
+def test_bad_data_changes_nothing(optimizer, change, message):
+    x, y = data("BSR")
+    model = ALL["BSR"](alpha=0.01, input_shape=(6, 5))
+    model.compile(optimizer)
+    before = [v.numpy() for v in model.variables]
+    x, y, *weight = change(x, y)
+    for call in (model.fit, model.train_on_batch):
+        with pytest.raises(ValueError, match=message):
+            call(x, y, sample_weight=weight[0] if weight else None)
+    for old, new in zip(before, model.variables, strict=True):
+        np.testing.assert_array_equal(old, new.numpy())
+
+
+def test_bad_validation_data_is_found_before_training():
+    x, y = data("BSR")
+    model = ALL["BSR"]()
+    with pytest.raises(ValueError, match="0 to 2"):
+        model.fit(x, y, validation_data=(x, y + 1), verbose=0)
+
+
+def test_one_class_only_proceeds_with_a_warning():
+    x, y = data("BSR")
+    with pytest.warns(UserWarning, match="one class only"):
+        ALL["BSR"](alpha=0.1).fit(x, np.zeros_like(y), epochs=1, verbose=0)
+
+
+def test_the_exact_regime_refuses_mini_batches():
+    x, y = data("BSR")
+    model = ALL["BSR"]()
+    with pytest.raises(ValueError, match="Expected full batches"):
+        model.fit(x, y, batch_size=32, verbose=0)
+    model.fit(x, y, batch_size=60, verbose=0)
+    with pytest.raises(ValueError, match="changing or partial batch"):
+        model.fit(tf.data.Dataset.from_tensor_slices((x, y)).batch(32), verbose=0, shuffle=False)
+    model.fit(tf.data.Dataset.from_tensors((x, y)), verbose=0, shuffle=False)
+
+
+def test_mini_batches_from_a_dataset():
+    x, y = data("BSR")
+    model = ALL["BSR"](alpha=0.01)
+    model.compile("adam")
+    model.fit(tf.data.Dataset.from_tensor_slices((x, y)).batch(16), epochs=2, verbose=0, shuffle=False)
+    assert model.evaluate(tf.data.Dataset.from_tensor_slices((x, y)).batch(16), verbose=0)[0] > 0
+
+
+@pytest.mark.parametrize("optimizer", [None, "adam"])
+def test_losses_that_contradict_the_model(optimizer):
+    model = ALL["BSR"]()
+    with pytest.raises(ValueError, match="from_logits=False"):
+        model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    if optimizer is None:
+        for loss in ("mse", keras.losses.CategoricalCrossentropy(label_smoothing=0.1)):
+            with pytest.raises(ValueError, match="minimises the cross-entropy"):
+                model.compile(optimizer, loss)
+    model.compile(optimizer, "sparse_categorical_crossentropy")
+    x, y = data("BSR")
+    model.fit(x, y, verbose=0)
+    assert model.evaluate(x, y, batch_size=60, verbose=0)[0] == pytest.approx(model.objective(x, y), rel=1e-4)
