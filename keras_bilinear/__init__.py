@@ -4,6 +4,7 @@ from keras_bilinear import callbacks, losses, penalties
 from keras_bilinear._version import __version__
 from keras_bilinear.alternation import AlternatingModel
 from keras_bilinear.conversion import from_dense, to_dense
+from keras_bilinear.export import export_saved_model, export_tflite
 from keras_bilinear.initializers import OrthogonalizedUniform
 from keras_bilinear.layers import BilinearDense
 from keras_bilinear.models import (
@@ -13,6 +14,7 @@ from keras_bilinear.models import (
     LinearSoftmaxRegression,
 )
 from keras_bilinear.optimizers import BlockLineSearch
+from keras_bilinear.verification import VerificationError, verify_tflite
 
 __all__ = [
     "AlternatingModel",
@@ -23,10 +25,14 @@ __all__ = [
     "LinearLogisticRegression",
     "LinearSoftmaxRegression",
     "OrthogonalizedUniform",
+    "VerificationError",
     "__version__",
     "callbacks",
+    "export_saved_model",
+    "export_tflite",
     "from_dense",
     "losses",
     "penalties",
     "to_dense",
+    "verify_tflite",
 ]

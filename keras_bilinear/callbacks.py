@@ -5,6 +5,7 @@ from typing import Any
 
 import keras
 
+from keras_bilinear.arguments import non_negative
 from keras_bilinear.schedule import BlockSchedule
 
 
@@ -37,11 +38,8 @@ class BlockConvergence(keras.callbacks.Callback):
 
     def __init__(self, rtol: float = 1e-5, block_rtol: float = 1e-2):
         super().__init__()
-        for name, value in (("rtol", rtol), ("block_rtol", block_rtol)):
-            if not isinstance(value, int | float) or not 0.0 <= value < float("inf"):
-                raise ValueError(f"Expected `{name}` to be a finite number >= 0. Received: {name}={value!r}")
-        self.rtol = rtol
-        self.block_rtol = block_rtol
+        self.rtol = non_negative("rtol", rtol)
+        self.block_rtol = non_negative("block_rtol", block_rtol)
         self.converged = False
         self.reason = "not fitted yet"
 

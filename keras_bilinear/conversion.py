@@ -6,8 +6,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_bilinear.arguments import positive_integer
 from keras_bilinear.bilinear_math import truncated_factors
-from keras_bilinear.layers import positive_integer
 from keras_bilinear.models import (
     BilinearLogisticRegression,
     BilinearRegression,
@@ -35,7 +35,7 @@ def to_dense(model: ImageRegression) -> keras.Sequential:
     dense = keras.layers.Dense(model.units, activation=activation, use_bias=bias is not None)
     result = keras.Sequential([keras.Input(model.image_size), keras.layers.Flatten(), dense])
     kernel = W.reshape(model.units, -1).T
-    dense.set_weights([kernel] if bias is None else [kernel, ops.convert_to_numpy(bias)])
+    dense.set_weights([kernel] if bias is None else [kernel, ops.convert_to_numpy(bias.value)])
     return result
 
 
@@ -66,7 +66,7 @@ def from_dense(
             NaN or infinity, or its activation is neither linear nor the one of the result.
     """
     layer = the_dense_layer(dense)
-    kernel, *bias = (ops.convert_to_numpy(weight) for weight in layer.weights)
+    kernel, *bias = (ops.convert_to_numpy(weight.value) for weight in layer.weights)
     M, N = input_shape[:2]
     MN, K = kernel.shape
     if MN != M * N:

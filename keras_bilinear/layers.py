@@ -1,16 +1,16 @@
 """The bilinear layer: what `Dense` is to vectors, for matrices."""
 
 import copy
-import operator
 from typing import Any
 
 import keras
 from keras import ops
 
 from keras_bilinear import bilinear_math as bm
+from keras_bilinear.arguments import non_negative, positive_integer
 from keras_bilinear.bilinear_math import Tensor
 from keras_bilinear.initializers import OrthogonalizedUniform
-from keras_bilinear.penalties import Penalty, checked_alpha
+from keras_bilinear.penalties import Penalty
 
 LARGEST_COLOUR_AXIS = 4
 
@@ -139,7 +139,7 @@ class BilinearDense(keras.layers.Layer):
     def alpha(self, value: float) -> None:
         if self.factor_penalty is None:
             raise ValueError("Expected a layer with a `factor_penalty`; this one has none, so it has no alpha.")
-        self.factor_penalty.alpha = checked_alpha(value)
+        self.factor_penalty.alpha = non_negative("alpha", value)
         if self.built:
             self._alpha.assign(self.factor_penalty.alpha)
 
@@ -231,14 +231,3 @@ def matrix_shape(shape: tuple[int | None, ...]) -> tuple[int, int]:
     if not M or not N:
         raise ValueError(f"Expected known, non-zero numbers of rows and columns. {received}")
     return int(M), int(N)
-
-
-def positive_integer(name: str, value: Any) -> int:
-    """`value` as an int >= 1, or a ValueError that says what was received."""
-    try:
-        number = 0 if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        number = 0
-    if number < 1:
-        raise ValueError(f"Expected `{name}` to be an integer >= 1. Received: {name}={value!r}")
-    return number

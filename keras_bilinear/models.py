@@ -8,11 +8,12 @@ from keras import ops
 
 from keras_bilinear import bilinear_math as bm
 from keras_bilinear import penalties
+from keras_bilinear.arguments import non_negative, positive_integer
 from keras_bilinear.bilinear_math import Tensor
 from keras_bilinear.block_solver import Samples, Solution
 from keras_bilinear.blocks import Factors, blocks_per_sweep
 from keras_bilinear.initializers import OrthogonalizedUniform
-from keras_bilinear.layers import BilinearDense, positive_integer
+from keras_bilinear.layers import BilinearDense
 from keras_bilinear.regression import ImageRegression
 
 
@@ -191,11 +192,11 @@ class LinearBaseline(ImageRegression):
     @property
     def alpha(self) -> float:
         """Weight of the penalty; assigning to it takes effect at the next step, without a new trace."""
-        return float(self.ridge.alpha.numpy())
+        return float(self.ridge.alpha.value)
 
     @alpha.setter
     def alpha(self, value: float) -> None:
-        self.ridge.alpha.assign(penalties.checked_alpha(value))
+        self.ridge.alpha.assign(non_negative("alpha", value))
 
     @property
     def factor_blocks(self) -> list[keras.Variable]:
@@ -233,7 +234,7 @@ class LinearBaseline(ImageRegression):
 
     def weight_matrices(self) -> np.ndarray:
         self.expect_built()
-        return ops.convert_to_numpy(self.head.kernel).T.reshape(self.units, *self.image_size)
+        return ops.convert_to_numpy(self.head.kernel.value).T.reshape(self.units, *self.image_size)
 
 
 @keras.saving.register_keras_serializable(package="keras_bilinear")

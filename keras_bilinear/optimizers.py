@@ -9,9 +9,9 @@ import tensorflow as tf
 from keras import ops
 
 from keras_bilinear import blocks as bl
+from keras_bilinear.arguments import non_negative, one_of, positive_integer
 from keras_bilinear.bilinear_math import Tensor
 from keras_bilinear.block_solver import DIRECTIONS, Block, Samples, Solution, solve
-from keras_bilinear.layers import positive_integer
 from keras_bilinear.penalties import Penalty
 
 BLOCKS = ("factor", "side")
@@ -51,12 +51,12 @@ class BlockLineSearch(keras.optimizers.Optimizer):
         self.blocks = one_of("blocks", blocks, BLOCKS)
         # Variables, so that changing them does not trace anything anew.
         self._max_inner = keras.Variable(positive_integer("max_inner", max_inner), dtype="int32", trainable=False)
-        self._tolerance = keras.Variable(checked_tolerance(tolerance), dtype="float32", trainable=False)
+        self._tolerance = keras.Variable(non_negative("tolerance", tolerance), dtype="float32", trainable=False)
 
     @property
     def max_inner(self) -> int:
         """Iterations a block may take."""
-        return int(self._max_inner.numpy())
+        return int(self._max_inner.value)
 
     @max_inner.setter
     def max_inner(self, value: int) -> None:
@@ -65,11 +65,11 @@ class BlockLineSearch(keras.optimizers.Optimizer):
     @property
     def tolerance(self) -> float:
         """The relative decrease of J below which a block has converged."""
-        return float(self._tolerance.numpy())
+        return float(self._tolerance.value)
 
     @tolerance.setter
     def tolerance(self, value: float) -> None:
-        self._tolerance.assign(checked_tolerance(value))
+        self._tolerance.assign(non_negative("tolerance", value))
 
     def solve_factors(
         self,
@@ -121,17 +121,3 @@ def compiled(pose: Callable[..., Any], inner: str, jit: bool, *settings: tuple[s
         return pose(*args, **kwargs, **static, solver=solver)
 
     return tf.function(step, jit_compile=True) if jit else step
-
-
-def one_of(name: str, value: Any, allowed: tuple[str, ...]) -> str:
-    """`value` if it is allowed, or a ValueError that says what was received."""
-    if value not in allowed:
-        raise ValueError(f"Expected `{name}` to be one of {list(allowed)}. Received: {name}={value!r}")
-    return value
-
-
-def checked_tolerance(value: float) -> float:
-    """`value` as a float >= 0, or a ValueError that says what was received."""
-    if not isinstance(value, int | float) or not 0.0 <= value < float("inf"):
-        raise ValueError(f"Expected `tolerance` to be a finite number >= 0. Received: tolerance={value!r}")
-    return float(value)

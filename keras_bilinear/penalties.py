@@ -8,12 +8,12 @@ so a penalty is fully told by its coupling Q: the identity (Sum), the squared no
 (Product), or the Gram matrix of the b's (Frobenius). Value, gradient and curvature follow.
 """
 
-import math
 from typing import Any
 
 import keras
 from keras import ops
 
+from keras_bilinear.arguments import non_negative, one_of
 from keras_bilinear.bilinear_math import Tensor
 
 
@@ -30,7 +30,7 @@ class Penalty:
     """
 
     def __init__(self, alpha: float):
-        self.alpha = checked_alpha(alpha)
+        self.alpha = non_negative("alpha", alpha)
 
     @staticmethod
     def coupling(B: Tensor) -> Tensor:
@@ -114,20 +114,7 @@ def get(name: str, alpha: float) -> Penalty:
     Raises:
         ValueError: if the name is unknown, or alpha is negative or not finite.
     """
-    if not isinstance(name, str) or name not in PENALTIES:
-        raise ValueError(f"Expected `penalty` to be one of {sorted(PENALTIES)}. Received: penalty={name!r}")
-    return PENALTIES[name](alpha)
-
-
-def checked_alpha(alpha: Any) -> float:
-    """`alpha` as a float, or a ValueError that says what was received."""
-    try:
-        value = float(alpha)
-    except (TypeError, ValueError):
-        value = math.nan
-    if not (math.isfinite(value) and value >= 0.0):
-        raise ValueError(f"Expected `alpha` to be a finite number >= 0. Received: alpha={alpha!r}")
-    return value
+    return PENALTIES[one_of("penalty", name, tuple(PENALTIES))](alpha)
 
 
 @keras.saving.register_keras_serializable(package="keras_bilinear")
@@ -135,10 +122,10 @@ class Ridge(keras.regularizers.Regularizer):
     """alpha/2 |w|^2 (Eq. R.w), the penalty of the linear baselines; alpha may change without a retrace."""
 
     def __init__(self, alpha: float):
-        self.alpha = keras.Variable(checked_alpha(alpha), trainable=False, dtype="float32", name="alpha")
+        self.alpha = keras.Variable(non_negative("alpha", alpha), trainable=False, dtype="float32", name="alpha")
 
     def __call__(self, kernel: Tensor) -> Tensor:
         return self.alpha * ops.cast(0.5 * ops.sum(ops.square(kernel)), "float32")
 
     def get_config(self) -> dict[str, Any]:
-        return {"alpha": float(self.alpha.numpy())}
+        return {"alpha": float(self.alpha.value)}

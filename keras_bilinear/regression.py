@@ -9,12 +9,12 @@ import tensorflow as tf
 from keras import ops
 
 from keras_bilinear import bilinear_math as bm
-from keras_bilinear import penalties
 from keras_bilinear.alternation import AlternatingTraining, check_from_logits, fit_options
+from keras_bilinear.arguments import non_negative, positive_integer
 from keras_bilinear.bilinear_math import Tensor
 from keras_bilinear.block_solver import Samples, Solution
 from keras_bilinear.data import Batch, checked_batch, is_array, the_only_batch, train_validation_split
-from keras_bilinear.layers import matrix_shape, positive_integer
+from keras_bilinear.layers import matrix_shape
 from keras_bilinear.losses import CrossEntropy, is_plain_cross_entropy, targets
 from keras_bilinear.optimizers import BlockLineSearch
 
@@ -34,7 +34,7 @@ class ImageRegression(AlternatingTraining, keras.Model):
         self.units = positive_integer("units", units)
         self.use_bias = bool(use_bias)
         self.declared_shape = None if input_shape is None else tuple(input_shape)
-        penalties.checked_alpha(alpha)
+        non_negative("alpha", alpha)
         self.jit_solver = True
         self._full_batch: bytes | None = None
         self._compiled_parts_built = False
@@ -93,10 +93,14 @@ class ImageRegression(AlternatingTraining, keras.Model):
             kwargs["auto_scale_loss"] = False
         super().compile(optimizer=optimizer, loss=loss, metrics=metrics, jit_compile=jit_compile, **kwargs)
         self._full_batch, self._compiled_parts_built = None, False
-        self.jit_solver = bool(jit_compile) and not self.run_eagerly
+        self._jit_choice, self.jit_solver = jit_compile, bool(jit_compile) and not self.run_eagerly
         if self.is_exact:
             # The solver is compiled by itself, once for all models: the step around it is left to the graph.
             self.jit_compile = False
+
+    def get_compile_config(self) -> dict[str, Any]:
+        # What was asked for, not what it came to here: a loaded model must run the same code.
+        return {**super().get_compile_config(), "jit_compile": self._jit_choice}
 
     def check_objective(self, optimizer: Any, loss: Any) -> None:
         check_from_logits(loss, is_probability=True)

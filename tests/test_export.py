@@ -11,14 +11,9 @@ import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
 
 import keras_bilinear as kb
-from keras_bilinear import export
-from keras_bilinear.export import (
-    KernelReport,
-    VerificationError,
-    export_saved_model,
-    export_tflite,
-    verify_tflite,
-)
+from keras_bilinear import export, inference_graph, verification
+from keras_bilinear.export import export_saved_model, export_tflite
+from keras_bilinear.verification import KernelReport, VerificationError, verify_tflite
 
 # Float32 sums of at most 1,000 products of numbers below 1: rounding stays under 2e-6 (measured 6e-7), while any
 # exchanged axis, rank or class is off by 1e-2 or more.
@@ -53,7 +48,7 @@ def random_images(model, T=40, seed=1):
 def oracle(model, x, output):
     """z_k = sum_mn W_kmn x_mn + bias_k and its squashing, in float64 NumPy."""
     z = np.einsum("kmn,tmn->tk", weights(model), x.astype("float64"))
-    z = z if model.head.bias is None else z + export.as_numpy(model.head.bias)
+    z = z if model.head.bias is None else z + inference_graph.as_numpy(model.head.bias)
     if output == "logits":
         return z
     if model.units == 1:
@@ -67,7 +62,7 @@ def weights(model):
         A, B = (factors.astype("float64") for factors in model.factors())
         return sum(np.einsum("mk,nk->kmn", a, b) for a, b in zip(A, B, strict=True))
     M, N = model.image_size
-    kernel = export.as_numpy(model.head.kernel).astype("float64")
+    kernel = inference_graph.as_numpy(model.head.kernel).astype("float64")
     return np.stack([kernel[:, k].reshape(M, N) for k in range(model.units)])
 
 
@@ -144,13 +139,13 @@ def test_verification_runs_every_image_at_the_batch_size_of_the_file(tmp_path, b
     model = random_model("BSR")
     x = random_images(model, T=600)
     export_tflite(model, tmp_path / "m.tflite", batch_size=batch_size)
-    interpreter = export.loaded((tmp_path / "m.tflite").read_bytes(), "default")
+    interpreter = verification.loaded((tmp_path / "m.tflite").read_bytes(), "default")
     set_tensor, rows = interpreter.set_tensor, []
     interpreter.set_tensor = lambda index, piece: (rows.append(len(piece)), set_tensor(index, piece))
-    scores = export.file_scores(interpreter, x)
+    scores = verification.file_scores(interpreter, x)
     assert rows == calls
     np.testing.assert_allclose(scores, oracle(model, x, "probabilities"), atol=ATOL)
-    assert len(export.file_scores(interpreter, x[:1])) == 1
+    assert len(verification.file_scores(interpreter, x[:1])) == 1
 
 
 @pytest.mark.parametrize(
@@ -501,7 +496,7 @@ def test_a_small_change_of_one_weight_is_noticed(tmp_path, kind):
     x = random_images(model)
     export_tflite(model, tmp_path / "m.tflite")
     first = model.trainable_variables[0]
-    values = export.as_numpy(first)
+    values = inference_graph.as_numpy(first)
     values[2, 0] += 1e-3
     first.assign(values)
     with pytest.raises(VerificationError, match=r"max \|difference\|"):
@@ -575,9 +570,9 @@ def test_each_gate(figures, message):
     difference, agreement, accuracy = figures
     report = KernelReport("reference", difference, difference, agreement, accuracy)
     with pytest.raises(VerificationError, match=message):
-        export.check_gates(report, size=1.0, keras_accuracy=0.9)
+        verification.check_gates(report, size=1.0, keras_accuracy=0.9)
     better = KernelReport("reference", 5e-5, 5e-5, 0.999, 0.95)
-    export.check_gates(better, size=1.0, keras_accuracy=0.9)
+    verification.check_gates(better, size=1.0, keras_accuracy=0.9)
 
 
 def test_large_logits_are_compared_by_their_size(tmp_path):
@@ -597,9 +592,9 @@ def test_a_tie_may_be_broken_either_way_but_a_lead_may_not():
     tie, lead = expected.copy(), expected.copy()
     tie[0, 0] -= 1e-7
     lead[1, 0] -= 0.3
-    report = export.compared("default", tie, expected, "probabilities", labels)
+    report = verification.compared("default", tie, expected, "probabilities", labels)
     assert (report.agreement, report.accuracy) == (1.0, 1.0)
-    report = export.compared("default", lead, expected, "probabilities", labels)
+    report = verification.compared("default", lead, expected, "probabilities", labels)
     assert (report.agreement, report.accuracy) == (0.5, 0.5)
 
 
@@ -607,7 +602,7 @@ def test_a_tie_may_be_broken_either_way_but_a_lead_may_not():
 def test_a_single_score_is_compared_with_its_threshold(output, threshold):
     expected = threshold + np.array([[0.2], [-0.2], [0.1]])
     scores = threshold + np.array([[0.2], [-0.2], [-0.1]])
-    report = export.compared("default", scores, expected, output, np.array([1, 0, 1]))
+    report = verification.compared("default", scores, expected, output, np.array([1, 0, 1]))
     assert report.agreement == report.accuracy == 2 / 3
     assert report.mean_difference == pytest.approx(0.2 / 3)
 

@@ -67,7 +67,7 @@ def test_objective_history_evaluate_and_the_loops_agree(name, use_bias):
 def test_J_never_rises(name, penalty, inner):
     x, y = data(name)
     model = ALL[name](alpha=0.01, penalty=penalty)
-    model.compile(kb.BlockLineSearch(inner=inner))
+    model.compile(kb.BlockLineSearch(inner=inner), jit_compile=False)
     steps = []
     record = keras.callbacks.LambdaCallback(on_train_batch_end=lambda _, logs: steps.append(logs["objective"]))
     model.fit(x, y, epochs=6, verbose=0, callbacks=[record])
@@ -82,7 +82,7 @@ def test_planted_factors_are_recovered(inner):
     model = kb.BilinearSoftmaxRegression(3, 2, alpha=0.0, seed=0)
     model.compile(kb.BlockLineSearch(inner=inner))
     C = soft_labels(problem)
-    model.fit(problem.X, C, epochs=60, verbose=0)
+    model.fit(problem.X, C, epochs=200, verbose=0)
     W = np.einsum("lmk,lnk->kmn", problem.A, problem.B)
     found = model.weight_matrices()
     # Soft-max is blind to what all classes share, which the likelihood leaves where it is.
@@ -294,10 +294,11 @@ def test_changing_alpha_or_a_tolerance_or_the_block_traces_nothing_anew(optimize
 def test_models_of_one_shape_share_one_compiled_solver():
     x, y = data("BSR", T=33)
     step = compiled(solve_active, "cg", True, ("blocks", "factor"), ("penalty", kb.penalties.Product))
-    before = step.experimental_get_tracing_count()
+    counts = []
     for seed, alpha in ((0, 0.1), (1, 0.01)):
         ALL["BSR"](alpha=alpha, seed=seed).fit(x, y, epochs=2, verbose=0)
-    assert step.experimental_get_tracing_count() == before + 1
+        counts.append(step.experimental_get_tracing_count())
+    assert counts[0] == counts[1] > 0
 
 
 def test_training_on_batches_by_hand():

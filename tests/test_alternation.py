@@ -1,0 +1,246 @@
+import keras
+import numpy as np
+import pytest
+
+import keras_bilinear as kb
+from keras_bilinear.alternation import AlternatingTraining, bilinear_layers
+from tests.problems import planted
+
+OPTIMIZERS = {
+    "sgd": lambda: keras.optimizers.SGD(0.1),
+    "momentum": lambda: keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True),
+    "adam": lambda: keras.optimizers.Adam(0.01),
+    "adamw": lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1),
+    "nadam": lambda: keras.optimizers.Nadam(0.01),
+    "lion": lambda: keras.optimizers.Lion(0.01),
+    "decay": lambda: keras.optimizers.SGD(0.1, weight_decay=0.1, clipnorm=1.0),
+}
+MODES = {
+    "graph": {},
+    "jit": {"jit_compile": True},
+    "eager": {"run_eagerly": True},
+    "grouped": {"steps_per_execution": 3},
+}
+
+
+def data(T=48, K=3):
+    problem = planted(T=T, K=K)
+    return problem.X.astype("float32"), problem.y
+
+
+def regression(optimizer="adam", **options):
+    model = kb.BilinearSoftmaxRegression(3, 2, alpha=0.01, use_bias=True, input_shape=(6, 5), seed=0)
+    # Away from A = 0, where the gradient of every b vanishes.
+    model.head.assign_factors(np.full((2, 6, 3), 0.1, "float32"), np.asarray(model.head.B))
+    model.compile(OPTIMIZERS[optimizer](), **options)
+    return model
+
+
+def backbone(layers=1):
+    image = keras.Input((8, 8, 1))
+    maps = keras.layers.Conv2D(1, 3, activation="relu", name="conv")(image)
+    heads = [
+        kb.BilinearDense(3, 2, left_initializer="glorot_uniform", name=f"head_{i}")(maps) for i in range(layers)
+    ]
+    scores = heads[0] if layers == 1 else keras.layers.Add()(heads)
+    return kb.AlternatingModel(image, keras.layers.Softmax()(scores))
+
+
+def snapshot(model):
+    return [factor.numpy().copy() for factor in model.factor_blocks]
+
+
+def moved(before, model):
+    return [bool(np.any(old != new.numpy())) for old, new in zip(before, model.factor_blocks, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "mode"), [*((name, "graph") for name in OPTIMIZERS), *(("adam", mode) for mode in MODES)]
+)
+def test_only_the_active_block_moves_and_the_others_stay_bit_identical(optimizer, mode):
+    x, y = data()
+    model = regression(optimizer, **MODES[mode])
+    # Every block gets a turn first, so that momentum and moments are not zero.
+    model.fit(x, y, epochs=4, batch_size=8, verbose=0)
+    for _ in range(4):
+        # `fit` passes the turn on as the epoch begins.
+        active = (int(model.schedule.active.value) + 1) % 4
+        before, bias = snapshot(model), model.head.bias.numpy().copy()
+        model.fit(x, y, epochs=1, batch_size=8, verbose=0)
+        assert moved(before, model) == [index == active for index in range(4)]
+        assert np.any(bias != model.head.bias.numpy())
+
+
+def test_all_blocks_take_turns_in_the_papers_order():
+    x, y = data()
+    history = regression().fit(x, y, epochs=9, batch_size=16, verbose=0).history
+    assert [int(block) for block in history["active_block"]] == [0, 1, 2, 3, 0, 1, 2, 3, 0]
+
+
+def test_history_has_the_same_keys_in_both_regimes():
+    x, y = data()
+    keys = {"loss", "objective", "step_size", "active_block", "grad_norm", "accuracy", "val_loss", "val_accuracy"}
+    for optimizer in (None, "adam"):
+        model = kb.BilinearSoftmaxRegression(3, 2, seed=0)
+        model.compile(optimizer)
+        assert keys <= set(model.fit(x, y, validation_data=(x, y), verbose=0).history)
+
+
+def test_logs_of_a_mini_batch_step():
+    x, y = data()
+    model = regression("sgd")
+    J = model.objective(x, y)
+    history = model.fit(x, y, batch_size=48, verbose=0).history
+    assert history["loss"][0] == pytest.approx(J, rel=1e-5)
+    assert history["objective"][0] == pytest.approx(J, rel=1e-5)
+    assert history["step_size"][0] == pytest.approx(0.1)
+    assert history["grad_norm"][0] > 0
+
+
+def test_grad_norm_is_that_of_the_active_block():
+    x, y = data()
+    model = regression("sgd")
+    before = model.factor_blocks[0].numpy().copy()
+    history = model.fit(x, y, batch_size=48, verbose=0).history
+    step = np.linalg.norm(model.factor_blocks[0].numpy() - before)
+    assert history["grad_norm"][0] == pytest.approx(step / 0.1, rel=1e-4)
+
+
+def test_adams_bias_correction_counts_per_block():
+    """The first Adam step has length lr in every entry with a gradient, whenever the block's turn comes."""
+    x, y = data()
+    model = regression("adam")
+    model.fit(x, y, epochs=20, batch_size=8, verbose=0, callbacks=[FirstBlockOnly()])
+    before = snapshot(model)
+    model.schedule.active.assign(1)
+    model.train_on_batch(x, y)
+    change = np.abs(model.factor_blocks[1].numpy() - before[1])
+    np.testing.assert_allclose(change, 0.01, rtol=1e-3)
+    assert int(model.optimizer.iterations.value) == 121
+    assert model.schedule.block_steps.numpy().tolist() == [120, 1, 0, 0]
+
+
+class FirstBlockOnly(keras.callbacks.Callback):
+    """Never passes the turn on."""
+
+    passes_turns = True
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_backbone_always_moves_while_the_factors_take_turns(layers, mode):
+    x = np.random.default_rng(0).normal(size=(24, 8, 8, 1)).astype("float32")
+    y = np.arange(24) % 3
+    model = backbone(layers)
+    model.compile("adam", "sparse_categorical_crossentropy", **MODES[mode])
+    for active in range(4 * layers):
+        before, kernel = snapshot(model), model.get_layer("conv").kernel.numpy().copy()
+        model.fit(x, y, batch_size=8, verbose=0)
+        assert moved(before, model) == [index == active for index in range(4 * layers)]
+        assert np.any(kernel != model.get_layer("conv").kernel.numpy())
+
+
+def test_a_backbone_learns_and_survives_saving(tmp_path):
+    x = np.random.default_rng(0).normal(size=(60, 8, 8, 1)).astype("float32")
+    y = (x.mean(axis=(1, 2, 3)) > 0).astype("int32") + (x[:, 0, 0, 0] > 1)
+    model = backbone()
+    model.compile(keras.optimizers.Adam(0.05), "sparse_categorical_crossentropy", metrics=["accuracy"])
+    history = model.fit(x, y, epochs=30, batch_size=20, verbose=0).history
+    assert history["loss"][-1] < 0.7 * history["loss"][0]
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    assert isinstance(again, kb.AlternatingModel)
+    np.testing.assert_array_equal(again.predict(x, verbose=0), model.predict(x, verbose=0))
+    for old, new in zip(model.schedule.weights, again.schedule.weights, strict=True):
+        np.testing.assert_array_equal(old.numpy(), new.numpy())
+    options = {"initial_epoch": 30, "epochs": 34, "batch_size": 20, "verbose": 0, "shuffle": False}
+    model.fit(x, y, **options)
+    again.fit(x, y, **options)
+    np.testing.assert_array_equal(again.predict(x, verbose=0), model.predict(x, verbose=0))
+
+
+def test_bilinear_layers_of_nested_models_are_found():
+    inner = keras.Sequential([keras.Input((6, 5)), kb.BilinearDense(3, 2, activation="softmax")])
+    image = keras.Input((6, 5))
+    model = kb.AlternatingModel(image, inner(image))
+    assert bilinear_layers(model) == [inner.layers[-1]]
+    assert len(model.factor_blocks) == 4
+
+
+def test_mixed_precision_moves_only_the_active_block():
+    x, y = data()
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        model = regression("adam")
+        before = snapshot(model)
+        history = model.fit(x, y, batch_size=16, verbose=0).history
+    finally:
+        keras.config.set_dtype_policy("float32")
+    assert moved(before, model) == [True, False, False, False]
+    assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
+    assert 0 < history["grad_norm"][0] < 100
+
+
+def test_a_loss_that_is_not_finite_leaves_the_last_finite_weights():
+    x = np.random.default_rng(0).normal(size=(24, 8, 8, 1)).astype("float32")
+    model = backbone()
+    model.compile("adam", "sparse_categorical_crossentropy")
+    model.train_on_batch(x, np.arange(24) % 3)
+    before = [variable.numpy().copy() for variable in model.trainable_variables]
+    x[0] = np.nan
+    assert np.isnan(model.train_on_batch(x, np.arange(24) % 3, return_dict=True)["loss"])
+    for old, new in zip(before, model.trainable_variables, strict=True):
+        np.testing.assert_array_equal(old, new.numpy())
+
+
+def test_gradient_accumulation_is_refused():
+    with pytest.raises(ValueError, match="gradient_accumulation_steps"):
+        kb.BilinearSoftmaxRegression(3, 2).compile(keras.optimizers.Adam(gradient_accumulation_steps=2))
+    with pytest.raises(ValueError, match="gradient_accumulation_steps"):
+        backbone().compile(keras.optimizers.SGD(gradient_accumulation_steps=2), "sparse_categorical_crossentropy")
+
+
+def test_the_exact_regime_needs_a_bilinear_function_of_the_images():
+    with pytest.raises(ValueError, match=r"nothing\s+in between"):
+        backbone().compile(kb.BlockLineSearch(), "sparse_categorical_crossentropy")
+    model = keras.Sequential([keras.Input((6, 5)), kb.BilinearDense(3, 2, activation="softmax")])
+    model.compile(kb.BlockLineSearch(), "sparse_categorical_crossentropy")
+    with pytest.raises(ValueError, match="takes no gradient steps"):
+        model.fit(*data(), verbose=0)
+
+
+@pytest.mark.parametrize(
+    ("activation", "loss"),
+    [
+        ("softmax", keras.losses.SparseCategoricalCrossentropy(from_logits=True)),
+        (None, "categorical_crossentropy"),
+        (None, keras.losses.SparseCategoricalCrossentropy()),
+    ],
+)
+def test_losses_that_contradict_the_output(activation, loss):
+    image = keras.Input((6, 5))
+    model = kb.AlternatingModel(image, kb.BilinearDense(3, 2, activation=activation)(image))
+    with pytest.raises(ValueError, match="Expected a loss with from_logits"):
+        model.compile("adam", loss)
+
+
+def test_a_graph_without_bilinear_layers():
+    image = keras.Input((6,))
+    with pytest.raises(ValueError, match="at least one BilinearDense"):
+        kb.AlternatingModel(image, keras.layers.Dense(3)(image))
+
+
+def test_a_learning_rate_schedule_and_a_callback_that_sets_the_rate():
+    x, y = data()
+    model = regression()
+    model.compile(keras.optimizers.SGD(keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.5)))
+    assert model.fit(x, y, verbose=0).history["step_size"][0] < 0.1
+    model.compile(keras.optimizers.SGD(0.1))
+    halve = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2)
+    history = model.fit(x, y, epochs=2, verbose=0, callbacks=[halve]).history
+    np.testing.assert_allclose(history["step_size"], [0.05, 0.025])
+
+
+def test_the_mixin_is_what_the_models_share():
+    assert issubclass(kb.AlternatingModel, AlternatingTraining)
+    assert issubclass(kb.BilinearSoftmaxRegression, AlternatingTraining)

@@ -1,0 +1,38 @@
+import keras
+import pytest
+
+from keras_bilinear import BlockLineSearch
+
+
+def test_config_round_trip_through_keras():
+    optimizer = BlockLineSearch("newton_cg", "side", max_inner=7, tolerance=1e-3)
+    optimizer.tolerance = 1e-4
+    again = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
+    assert isinstance(again, BlockLineSearch)
+    assert (again.inner, again.blocks, again.max_inner) == ("newton_cg", "side", 7)
+    assert again.tolerance == pytest.approx(1e-4)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"inner": "adam"}, "`inner` to be one of"),
+        ({"blocks": "pixels"}, "`blocks` to be one of"),
+        ({"max_inner": 0}, "`max_inner`"),
+        ({"max_inner": 1.5}, "`max_inner`"),
+        ({"tolerance": -1}, "`tolerance`"),
+        ({"tolerance": float("inf")}, "`tolerance`"),
+    ],
+)
+def test_bad_settings(options, message):
+    with pytest.raises(ValueError, match=message):
+        BlockLineSearch(**options)
+
+
+def test_bad_assignments_change_nothing():
+    optimizer = BlockLineSearch(max_inner=7)
+    with pytest.raises(ValueError, match="`max_inner`"):
+        optimizer.max_inner = 0
+    with pytest.raises(ValueError, match="`tolerance`"):
+        optimizer.tolerance = -1.0
+    assert optimizer.max_inner == 7
