@@ -1,0 +1,19 @@
+import subprocess
+import sys
+
+import keras_bilinear as kb
+
+HEAVY = ["matplotlib", "tensorflow_datasets", "sklearn", "scipy.optimize", "tensorboard", "ai_edge_litert"]
+
+
+def test_import_pulls_in_nothing_optional():
+    script = (
+        "import sys, tensorflow, keras\nbefore = set(sys.modules)\nimport keras_bilinear\n"
+        f"added = [name for name in {HEAVY} if name in sys.modules and name not in before]\nassert not added, added"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+
+
+def test_public_names_exist():
+    for name in kb.__all__:
+        assert hasattr(kb, name)
