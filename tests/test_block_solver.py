@@ -2,6 +2,7 @@ import functools
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import ops
 from scipy.optimize import minimize
 
@@ -17,6 +18,14 @@ PENALTIES = [penalties.Sum, penalties.Product, penalties.Frobenius]
 
 def solver(inner="cg", max_iterations=500, tolerance=0.0):
     return functools.partial(solve, direction=DIRECTIONS[inner], max_iterations=max_iterations, tolerance=tolerance)
+
+
+@functools.cache
+def graph_of(blocks, penalty, options):
+    """`solve_active` as a graph that all cases share: an eager while loop costs seconds."""
+    return tf.function(
+        functools.partial(solve_active, blocks=blocks, penalty=penalty, solver=solver(**dict(options)))
+    )
 
 
 class Case:
@@ -38,16 +47,10 @@ class Case:
         )
 
     def solve(self, active, penalty, blocks="factor", factors=None, **options):
-        return solve_active(
-            ops.convert_to_tensor(self.X),
-            self.samples,
-            factors or self.factors,
-            ops.convert_to_tensor(active),
-            ops.convert_to_tensor(np.float64(self.alpha)),
-            blocks,
-            penalty,
-            solver(**options),
-        )
+        tensors = map(ops.convert_to_tensor, (self.X, np.int32(active), np.float64(self.alpha)))
+        X, active, alpha = tensors
+        step = graph_of(blocks, penalty, tuple(options.items()))
+        return step(X, self.samples, factors or self.factors, active, alpha)
 
     def objective(self, A, B, penalty, bias=None):
         name = penalty.__name__.lower()

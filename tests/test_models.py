@@ -45,6 +45,7 @@ def test_fit_simply_works(name):
 def test_objective_history_evaluate_and_the_loops_agree(name, use_bias):
     x, y = data(name)
     model = ALL[name](alpha=0.02, use_bias=use_bias)
+    model.compile(jit_compile=False)
     s = np.linspace(0.5, 1.5, 60)
     history = model.fit(x, y, sample_weight=s, epochs=2, verbose=0).history
     J = model.objective(x, y, sample_weight=s)
