@@ -47,13 +47,21 @@ class AlternatingTraining(Host):
     def compile(self, optimizer: Any = "adam", loss: Any = None, **kwargs: Any) -> None:
         """As `keras.Model.compile`; refuses what the alternation cannot honour."""
         optimizer = keras.optimizers.get(optimizer)
-        if getattr(optimizer, "gradient_accumulation_steps", None):
+        if getattr(inner_optimizer(optimizer), "gradient_accumulation_steps", None):
             raise ValueError(
                 "Expected an optimizer without `gradient_accumulation_steps`: accumulated gradients of blocks "
                 "that are not active would be lost."
             )
+        if getattr(inner_optimizer(optimizer), "use_ema", False):
+            raise ValueError(
+                "Expected an optimizer without `use_ema`: averages would move blocks that are not active."
+            )
         self.check_objective(optimizer, loss)
         super().compile(optimizer=optimizer, loss=loss, **kwargs)
+        self.schedule.forget_steps()
+        if self.built:
+            # At once, so that `load_weights` finds the optimizer's slots.
+            self.build_optimizer()
 
     def check_objective(self, optimizer: Any, loss: Any) -> None:
         """Raises a ValueError when loss and output contradict, or the optimizer cannot train this model."""
@@ -64,20 +72,31 @@ class AlternatingTraining(Host):
                 "model with a Keras optimizer such as 'adam'."
             )
         for layer in self.layers:
-            activation = getattr(layer, "activation", None)
-            if any(layer.output is output for output in self.outputs) and activation is not None:
-                check_from_logits(loss, is_probability=activation.__name__ in ("softmax", "sigmoid"))
+            activation = (
+                "softmax" if isinstance(layer, keras.layers.Softmax) else getattr(layer, "activation", None)
+            )
+            name = getattr(activation, "__name__", activation)
+            if any(layer.output is output for output in self.outputs) and isinstance(name, str):
+                check_from_logits(loss, is_probability=name in ("softmax", "sigmoid"))
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
         self.compile(**keras.saving.deserialize_keras_object(config))
-        if self.built:
-            self.optimizer.build(self.trainable_variables)
 
     def fit(self, *args: Any, **kwargs: Any) -> keras.callbacks.History:
         """As `keras.Model.fit`. Without a callback that decides when a block is done, each epoch ends one."""
         self.refuse_replicas()
+        self.refuse_frozen()
         options = fit_options(self, args, kwargs)
         return super().fit(**{**options, "callbacks": self.with_turns(options.get("callbacks"))})
+
+    def refuse_frozen(self) -> None:
+        """Raises a ValueError if a factor is not trainable: its turn would come, and nothing would move."""
+        frozen = [factor.path for factor in self.factor_blocks if not factor.trainable] if self.built else []
+        if frozen:
+            raise ValueError(
+                "Expected every bilinear factor to be trainable; to train only the layers around them, use a "
+                f"plain keras.Model. Received: frozen {', '.join(frozen[:4])}"
+            )
 
     def refuse_replicas(self) -> None:
         """Raises a ValueError under a strategy with several replicas, whose factors would drift apart."""
@@ -112,7 +131,7 @@ class AlternatingTraining(Host):
         norm = self.update_active(active, loss, gradients[: len(blocks)], gradients[len(blocks) :])
         logs = self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
         # The mean over the running epoch, like every metric in the bar; Keras names the tracker "loss".
-        mean_loss = self.schedule.observe(loss)
+        mean_loss = self.schedule.observe(loss, ops.shape(y_pred)[0])
         return {
             **logs,
             "loss": mean_loss,
@@ -187,13 +206,13 @@ class AlternatingModel(AlternatingTraining, keras.Model):
 
 def bilinear_layers(model: keras.Model) -> list[BilinearDense]:
     """The bilinear layers of a model, nested models included, in order."""
-    found: list[BilinearDense] = []
+    found: dict[int, BilinearDense] = {}
     for layer in model.layers:
         if isinstance(layer, BilinearDense):
-            found.append(layer)
+            found[id(layer)] = layer
         elif isinstance(layer, keras.Model):
-            found.extend(bilinear_layers(layer))
-    return found
+            found |= {id(inner): inner for inner in bilinear_layers(layer)}
+    return list(found.values())
 
 
 def fit_options(model: keras.Model, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -209,6 +228,8 @@ def inner_optimizer(optimizer: Any) -> Any:
 
 def check_from_logits(loss: Any, is_probability: bool) -> None:
     """Raises a ValueError when a cross-entropy reads the model's output as what it is not."""
+    if isinstance(loss, list | tuple) and len(loss) == 1:
+        loss = loss[0]
     loss = keras.losses.get(loss) if isinstance(loss, str) else loss
     name = getattr(loss, "__name__", type(loss).__name__).lower()
     if "crossentropy" not in name.replace("_", ""):

@@ -80,7 +80,16 @@ def covariance_product(p: Tensor, dz: Tensor) -> Tensor:
 
 def cross_entropy(z: Tensor, C: Tensor, w: Tensor) -> Tensor:
     """V = sum_t w_t (Lambda(z_t) - c_t . z_t) (Eq. crossentropy). z, C (T, K), w (T,) -> scalar."""
-    return ops.sum(w * (log_partition(z) - ops.sum(C * z, axis=1)))
+    return ops.sum(w * log_partition(margins(z, C)))
+
+
+def margins(z: Tensor, C: Tensor) -> Tensor:
+    """u with Lambda(u) = Lambda(z) - c . z, linear in z; z, C, u (T, K).
+
+    The difference of two large numbers would drown a small V in float32 rounding; Lambda(u) does not. For K >= 2 u
+    is z minus the logit of the class, for K = 1 it is z turned so that the class is on the negative side.
+    """
+    return (1 - 2 * C) * z if z.shape[1] == 1 else z - ops.sum(C * z, axis=1, keepdims=True)
 
 
 def normalised_weights(sample_weight: Tensor) -> Tensor:

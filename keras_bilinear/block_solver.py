@@ -15,6 +15,7 @@ from keras_bilinear.bilinear_math import (
     covariance_product,
     cross_entropy,
     log_partition,
+    margins,
     probabilities,
 )
 from keras_bilinear.line_search import minimise_convex
@@ -80,10 +81,11 @@ class Samples(NamedTuple):
 
 
 class Solution(NamedTuple):
-    """The solved block and how it got there: U, its logits z (T, K), J, the last eta and |gradient|, iterations."""
+    """The solved block and how it got there: U, its logits z (T, K), J before and after, last eta, |gradient|."""
 
     parameters: Tensor
     logits: Tensor
+    initial_objective: Tensor
     objective: Tensor
     step_size: Tensor
     grad_norm: Tensor
@@ -188,7 +190,7 @@ def solve(
         return i + 1, stalled, *kept, point.g, d, ops.where(moved, eta, last_eta)
 
     i, _, U, z, J, g, _, _, _, eta = ops.while_loop(unfinished, iterate, state)
-    return Solution(U, z, J, eta, ops.norm(g), i)
+    return Solution(U, z, begin.J, J, eta, ops.norm(g), i)
 
 
 def differentiate(block: Block, samples: Samples, U: Tensor, z: Tensor, J: Tensor) -> Point:
@@ -202,15 +204,14 @@ def line_search(block: Block, samples: Samples, point: Point, d: Tensor, dz: Ten
     """The eta that minimises J(U + eta d), and that J: O(T K) an evaluation."""
     C, w = samples
     penalty0, bend = block.penalty(point.U), inner(d, block.penalty_product(d))
-    slope0 = inner(point.g, d)
     tilt = inner(d, block.penalty_product(point.U) + block.pull)
-    linear0, linear = ops.sum(C * point.z, axis=1), ops.sum(C * dz, axis=1)
+    u0, du = margins(point.z, C), margins(dz, C)
 
     def phi(eta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        z = point.z + eta * dz
-        p = probabilities(z)
-        value = ops.sum(w * (log_partition(z) - linear0 - eta * linear))
-        slope = ops.sum(w * (ops.sum(p * dz, axis=1) - linear))
+        u = u0 + eta * du
+        p = probabilities(u)
+        value = ops.sum(w * log_partition(u))
+        slope = ops.sum(w * ops.sum(p * du, axis=1))
         return (
             value + penalty0 + eta * tilt + 0.5 * eta * eta * bend,
             slope + tilt + eta * bend,
@@ -218,6 +219,6 @@ def line_search(block: Block, samples: Samples, point: Point, d: Tensor, dz: Ten
         )
 
     def curvature(p: Tensor) -> Tensor:
-        return ops.sum(w * ops.sum(dz * covariance_product(p, dz), axis=1))
+        return ops.sum(w * ops.sum(du * covariance_product(p, du), axis=1))
 
-    return minimise_convex(phi, (point.J, slope0, curvature(point.p) + bend))
+    return minimise_convex(phi, (point.J, inner(point.g, d), curvature(probabilities(u0)) + bend))

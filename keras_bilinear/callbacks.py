@@ -42,6 +42,7 @@ class BlockConvergence(keras.callbacks.Callback):
         self.block_rtol = non_negative("block_rtol", block_rtol)
         self.converged = False
         self.reason = "not fitted yet"
+        self._sweep = 0
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         if not isinstance(getattr(self.model, "schedule", None), BlockSchedule):
@@ -51,10 +52,14 @@ class BlockConvergence(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self.model.schedule.close_epoch(self.block_rtol)
+        self._sweep = int(self.model.schedule.sweep.value)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        improvement = self.model.schedule.sweep_improvement(self.block_rtol)
-        if improvement is not None and improvement <= self.rtol:
+        schedule = self.model.schedule
+        if not float(schedule.samples.value) and int(schedule.sweep.value) == self._sweep:
+            return  # no sweep ended in this epoch
+        improvement = schedule.sweep_improvement(self.block_rtol)
+        if improvement <= self.rtol:
             self.converged = True
             self.reason = f"converged: the last sweep improved J by {improvement:.1e} of it, rtol={self.rtol:g}"
             self.model.stop_training = True

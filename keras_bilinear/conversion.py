@@ -96,7 +96,12 @@ def from_dense(
 
 def the_dense_layer(dense: keras.Model | keras.layers.Dense) -> keras.layers.Dense:
     """The one `Dense` layer that holds all the weights, or a ValueError that says what was received."""
-    layers = [layer for layer in getattr(dense, "layers", [dense]) if getattr(layer, "weights", None)]
+    parts = getattr(dense, "layers", [dense])
+    layers = [layer for layer in parts if getattr(layer, "weights", None)]
+    passive = (keras.layers.InputLayer, keras.layers.Flatten, keras.layers.Dropout, keras.layers.Dense)
+    others = [type(layer).__name__ for layer in parts if not isinstance(layer, passive)]
+    if others and layers:
+        raise ValueError(f"Expected Flatten and Dense layers only. Received: {', '.join(others)}")
     if len(layers) != 1 or not isinstance(layers[0], keras.layers.Dense):
         names = ", ".join(type(layer).__name__ for layer in layers) or "no layer with weights"
         raise ValueError(f"Expected one built Dense layer, alone or in a model. Received: {names}")

@@ -1,5 +1,6 @@
 """Checks of training data, made before anything is computed: each fault gets its own clear error."""
 
+import math
 import warnings
 from typing import Any, NamedTuple
 
@@ -42,7 +43,9 @@ def checked_batch(
     """
     images = checked_images(x, size, dtype)
     labels = checked_labels(y, K, len(images))
-    weight = checked_weights(sample_weight, len(images)).astype(dtype)
+    with np.errstate(over="ignore"):
+        weight = checked_weights(sample_weight, len(images)).astype(dtype)
+    check_finite(weight, "sample_weight")
     if class_weight is not None:
         weight = weight * class_weights(class_weight, class_indices(labels, K), max(K, 2)).astype(dtype)
     if not weight.any():
@@ -70,8 +73,10 @@ def checked_images(x: Any, size: tuple[int, int] | None, dtype: str = "float32")
             f"Expected images of {size[0]} x {size[1]}, the size the model was built for. "
             f"Received: x of shape {images.shape}"
         )
+    with np.errstate(over="ignore"):
+        images = images.astype(dtype, copy=False)
     check_finite(images, "x")
-    return images.astype(dtype, copy=False)
+    return images
 
 
 def checked_labels(y: Any, K: int, T: int) -> np.ndarray:
@@ -150,6 +155,9 @@ def the_only_batch(dataset: Any) -> dict[str, Any]:
     if dataset is None:
         raise ValueError("Expected training images `x`. Received: x=None")
     batches = [batch for batch, _ in zip(dataset, range(2), strict=False)]
+    if len(batches) == 1:
+        # The next pass must bring the same batch again.
+        batches += [batch for batch, _ in zip(dataset, range(1), strict=False)]
     if not batches or not isinstance(batches[0], tuple) or len(batches[0]) < 2:
         raise ValueError(f"Expected data that yields (x, y) or (x, y, weight). BlockLineSearch {advice}")
     if len(batches) == 2 and not all(np.array_equal(a, b) for a, b in zip(*batches, strict=True)):
@@ -181,7 +189,7 @@ def check_finite(array: np.ndarray, name: str) -> None:
 def train_validation_split(batch: Batch, fraction: float) -> tuple[Batch, Batch]:
     """The last `fraction` of the samples for validation, as Keras splits."""
     T = len(batch.x)
-    held_out = round(T * fraction)
+    held_out = T - math.floor(T * (1.0 - fraction))
     if not 0 < held_out < T:
         raise ValueError(f"Expected `validation_split` to leave samples on both sides of {T}. Received: {fraction}")
     first, last = (

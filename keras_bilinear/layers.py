@@ -96,6 +96,7 @@ class BilinearDense(keras.layers.Layer):
                 name="alpha",
                 shape=(),
                 initializer=keras.initializers.Constant(self.factor_penalty.alpha),
+                dtype="float32",
                 trainable=False,
                 autocast=False,
             )
@@ -147,7 +148,7 @@ class BilinearDense(keras.layers.Layer):
         """alpha R(A, B), scalar; zero without a penalty."""
         if self.factor_penalty is None:
             return ops.zeros((), dtype=self.variable_dtype)
-        return self.alpha * self.factor_penalty.value(self.A, self.B)
+        return ops.cast(self.alpha, self.A.dtype) * self.factor_penalty.value(self.A, self.B)
 
     def logits(self, X: Tensor) -> Tensor:
         """z, before the activation. X (..., M, N) or (..., M, N, 1) -> (..., K)."""
@@ -174,11 +175,13 @@ class BilinearDense(keras.layers.Layer):
 
     def save_own_variables(self, store: Any) -> None:
         # alpha is a setting, kept in the config: loading weights must not change it.
+        if not self.built:
+            return
         for index, variable in enumerate(self.trainable_variables_in_order()):
             store[str(index)] = variable.numpy()
 
     def load_own_variables(self, store: Any) -> None:
-        variables = self.trainable_variables_in_order()
+        variables = self.trainable_variables_in_order() if self.built else []
         if len(store.keys()) != len(variables):
             raise ValueError(
                 f"Expected {len(variables)} arrays for layer '{self.name}' (rank {self.rank}). "

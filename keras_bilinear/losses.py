@@ -32,13 +32,39 @@ def targets(y: Tensor, K: int, dtype: str) -> Tensor:
         return ops.cast(y, dtype)
     if K == 1:
         return ops.cast(ops.reshape(y, (-1, 1)), dtype)
-    return ops.one_hot(ops.cast(ops.reshape(y, (-1,)), "int32"), K, dtype=dtype)
+    y = ops.reshape(y, (-1,))
+    classes = ops.cast(y, "int32")
+    # A label that is no class makes the loss NaN, which stops training: one_hot would count it as nothing.
+    known = (ops.cast(classes, y.dtype) == y) & (classes >= 0) & (classes < K)
+    return ops.where(known[:, None], ops.one_hot(classes, K, dtype=dtype), float("nan"))
 
 
-def is_plain_cross_entropy(loss: Any) -> bool:
-    """Whether `loss` is V itself: a cross-entropy of probabilities without label smoothing."""
+def is_plain_cross_entropy(loss: Any, K: int) -> bool:
+    """Whether `loss` is V of K probabilities: their mean cross-entropy without label smoothing."""
+    if isinstance(loss, list | tuple) and len(loss) == 1:
+        loss = loss[0]
     loss = keras.losses.get(loss) if isinstance(loss, str) else loss
-    name = getattr(loss, "__name__", type(loss).__name__)
-    known = {"CrossEntropy", "categorical_crossentropy", "sparse_categorical_crossentropy", "binary_crossentropy"}
-    known |= {"CategoricalCrossentropy", "SparseCategoricalCrossentropy", "BinaryCrossentropy"}
-    return name in known and not getattr(loss, "label_smoothing", 0.0)
+    name = getattr(loss, "__name__", type(loss).__name__).replace("_", "").lower()
+    known = {"crossentropy"}
+    known |= {"binarycrossentropy"} if K == 1 else {"categoricalcrossentropy", "sparsecategoricalcrossentropy"}
+    averaged = getattr(loss, "reduction", "sum_over_batch_size") == "sum_over_batch_size"
+    return name in known and averaged and not getattr(loss, "label_smoothing", 0.0)
+
+
+@keras.saving.register_keras_serializable(package="keras_bilinear")
+class Accuracy(keras.metrics.MeanMetricWrapper):
+    """The fraction of images whose most probable class is theirs, for labels of every form `CrossEntropy` takes."""
+
+    def __init__(self, name: str = "accuracy", dtype: Any = None):
+        super().__init__(fn=is_correct, name=name, dtype=dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        return {"name": self.name, "dtype": self.dtype}
+
+
+def is_correct(y_true: Tensor, y_pred: Tensor) -> Tensor:
+    """1 where the prediction is the label, else 0. y_true as in `CrossEntropy`, y_pred (T, K) -> (T,)."""
+    K = y_pred.shape[-1]
+    C = targets(y_true, K, y_pred.dtype)
+    hit = (C[:, 0] > 0.5) == (y_pred[:, 0] > 0.5) if K == 1 else ops.argmax(C, 1) == ops.argmax(y_pred, 1)
+    return ops.cast(hit, "float32")

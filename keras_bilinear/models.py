@@ -30,8 +30,9 @@ class BilinearRegression(ImageRegression):
         input_shape: Any,
         seed: int | None,
         name: str | None,
+        dtype: Any,
     ):
-        super().__init__(units, alpha, use_bias, input_shape, name)
+        super().__init__(units, alpha, use_bias, input_shape, name, dtype)
         self.rank = positive_integer("rank", rank)
         self.penalty_name = penalty
         self.seed = seed
@@ -42,6 +43,7 @@ class BilinearRegression(ImageRegression):
             right_initializer=OrthogonalizedUniform(seed),
             factor_penalty=penalties.get(penalty, alpha),
             name="bilinear",
+            dtype=self.dtype_policy,
         )
         self.start_schedule(num_blocks=2 * self.rank)
         self.build_from_declaration()
@@ -49,7 +51,7 @@ class BilinearRegression(ImageRegression):
     @property
     def alpha(self) -> float:
         """Weight of the penalty; assigning to it takes effect at the next step, without a new trace."""
-        return self.head.factor_penalty.alpha
+        return float(self.head.alpha) if self.head.built else self.head.factor_penalty.alpha
 
     @alpha.setter
     def alpha(self, value: float) -> None:
@@ -120,6 +122,7 @@ class BilinearSoftmaxRegression(BilinearRegression):
         input_shape: (M, N) or (M, N, 1); without it the model is built by the first data it sees.
         seed: Integer for reproducible initial factors.
         name: Name of the model.
+        dtype: Dtype or policy, as for any Keras layer.
 
     Example:
         >>> model = BilinearSoftmaxRegression(units=10, rank=3, alpha=1e-3)
@@ -137,8 +140,9 @@ class BilinearSoftmaxRegression(BilinearRegression):
         input_shape: Any = None,
         seed: int | None = None,
         name: str | None = None,
+        dtype: Any = None,
     ):
-        super().__init__(at_least_two(units), rank, alpha, penalty, use_bias, input_shape, seed, name)
+        super().__init__(at_least_two(units), rank, alpha, penalty, use_bias, input_shape, seed, name, dtype)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "units": self.units}
@@ -165,15 +169,16 @@ class BilinearLogisticRegression(BilinearRegression):
         input_shape: Any = None,
         seed: int | None = None,
         name: str | None = None,
+        dtype: Any = None,
     ):
-        super().__init__(1, rank, alpha, penalty, use_bias, input_shape, seed, name)
+        super().__init__(1, rank, alpha, penalty, use_bias, input_shape, seed, name, dtype)
 
 
 class LinearBaseline(ImageRegression):
     """LLR and LSR: z_k = <W_k, X> + bias_k with the penalty alpha/2 |W|^2: convex, solved as one block."""
 
-    def __init__(self, units: int, alpha: float, use_bias: bool, input_shape: Any, name: str | None):
-        super().__init__(units, alpha, use_bias, input_shape, name)
+    def __init__(self, units: int, alpha: float, use_bias: bool, input_shape: Any, name: str | None, dtype: Any):
+        super().__init__(units, alpha, use_bias, input_shape, name, dtype)
         self.ridge = penalties.Ridge(alpha)
         self.head = keras.layers.Dense(
             units,
@@ -181,6 +186,7 @@ class LinearBaseline(ImageRegression):
             kernel_initializer="zeros",
             kernel_regularizer=self.ridge,
             name="linear",
+            dtype=self.dtype_policy,
         )
         self.start_schedule(num_blocks=1)
         self.build_from_declaration()
@@ -247,6 +253,7 @@ class LinearSoftmaxRegression(LinearBaseline):
         use_bias: Whether each class has an intercept, which is not penalised.
         input_shape: (M, N) or (M, N, 1); without it the model is built by the first data it sees.
         name: Name of the model.
+        dtype: Dtype or policy, as for any Keras layer.
 
     Example:
         >>> LinearSoftmaxRegression(units=10, alpha=1e-4).fit(x_train, y_train, epochs=5)
@@ -259,8 +266,9 @@ class LinearSoftmaxRegression(LinearBaseline):
         use_bias: bool = False,
         input_shape: Any = None,
         name: str | None = None,
+        dtype: Any = None,
     ):
-        super().__init__(at_least_two(units), alpha, use_bias, input_shape, name)
+        super().__init__(at_least_two(units), alpha, use_bias, input_shape, name, dtype)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "units": self.units}
@@ -279,8 +287,9 @@ class LinearLogisticRegression(LinearBaseline):
         use_bias: bool = False,
         input_shape: Any = None,
         name: str | None = None,
+        dtype: Any = None,
     ):
-        super().__init__(1, alpha, use_bias, input_shape, name)
+        super().__init__(1, alpha, use_bias, input_shape, name, dtype)
 
 
 def at_least_two(units: Any) -> int:

@@ -15,7 +15,7 @@ from keras_bilinear.bilinear_math import Tensor
 from keras_bilinear.block_solver import Samples, Solution
 from keras_bilinear.data import Batch, checked_batch, is_array, the_only_batch, train_validation_split
 from keras_bilinear.layers import matrix_shape
-from keras_bilinear.losses import CrossEntropy, is_plain_cross_entropy, targets
+from keras_bilinear.losses import Accuracy, CrossEntropy, is_plain_cross_entropy, targets
 from keras_bilinear.optimizers import BlockLineSearch
 
 
@@ -28,20 +28,28 @@ class ImageRegression(AlternatingTraining, keras.Model):
     head: keras.layers.Layer
     alpha: float
     jit_compile: Any
+    image_size: tuple[int, int]
 
-    def __init__(self, units: int, alpha: float, use_bias: bool, input_shape: Any, name: str | None):
-        super().__init__(name=name)
+    def __init__(self, units: int, alpha: float, use_bias: bool, input_shape: Any, name: str | None, dtype: Any):
+        super().__init__(name=name, dtype=dtype)
         self.units = positive_integer("units", units)
         self.use_bias = bool(use_bias)
         self.declared_shape = None if input_shape is None else tuple(input_shape)
         non_negative("alpha", alpha)
         self.jit_solver = True
+        self._jit_choice: bool | str = "auto"
         self._full_batch: bytes | None = None
         self._compiled_parts_built = False
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
-        self.image_size = matrix_shape(input_shape)
-        self.build_head(input_shape)
+        size = matrix_shape(input_shape)
+        if self.built and size != self.image_size:
+            raise ValueError(
+                f"Expected images of {self.image_size}, as built. Received: input of shape {input_shape}"
+            )
+        if not self.built:
+            self.image_size = size
+            self.build_head(input_shape)
 
     def build_head(self, input_shape: tuple[int | None, ...]) -> None:
         """Creates the parameters for images of `input_shape`."""
@@ -54,9 +62,19 @@ class ImageRegression(AlternatingTraining, keras.Model):
 
     def call(self, X: Tensor) -> Tensor:
         """Probabilities (T, K) of images (T, M, N) or (T, M, N, 1); (T, 1) for binary models."""
-        z = self.scores(X)
+        z = self.scores(self.as_matrices(X))
         z = ops.cast(z, keras.backend.result_type(z.dtype, "float32"))
         return keras.activations.sigmoid(z) if self.units == 1 else keras.activations.softmax(z)
+
+    def as_matrices(self, X: Tensor) -> Tensor:
+        """(T, M, N) from (T, M, N) or (T, M, N, 1); a graph that has seen both no longer knows the rank."""
+        rank = getattr(X.shape, "rank", len(X.shape) if isinstance(X.shape, tuple) else None)
+        M, N = self.image_size
+        if rank is not None and (rank > 4 or (rank == 4 and X.shape[-1] != 1) or matrix_shape(X.shape) != (M, N)):
+            raise ValueError(
+                f"Expected images of shape (T, {M}, {N}) or (T, {M}, {N}, 1). Received: {tuple(X.shape)}"
+            )
+        return ops.reshape(X, (-1, M, N))
 
     def scores(self, X: Tensor) -> Tensor:
         """z (T, K) in the compute dtype, the penalty among the losses."""
@@ -72,7 +90,7 @@ class ImageRegression(AlternatingTraining, keras.Model):
         self,
         optimizer: Any = None,
         loss: Any = None,
-        metrics: Any = ("accuracy",),
+        metrics: Any = "default",
         jit_compile: bool | str = "auto",
         **kwargs: Any,
     ) -> None:
@@ -81,16 +99,20 @@ class ImageRegression(AlternatingTraining, keras.Model):
         Args:
             optimizer: `BlockLineSearch()` by default; any Keras optimizer trains on mini-batches.
             loss: The cross-entropy of the paper by default; takes integer and one-hot labels.
-            metrics: As in Keras.
+            metrics: As in Keras; by default the accuracy, whatever form the labels have.
             jit_compile: As in Keras; "auto" compiles the solver of `BlockLineSearch` with XLA.
             **kwargs: As in Keras.
         """
         optimizer = BlockLineSearch() if optimizer is None else optimizer
         loss = CrossEntropy() if loss is None else loss
-        metrics = list(metrics) if isinstance(metrics, tuple) else metrics
+        metrics = [Accuracy()] if isinstance(metrics, str) and metrics == "default" else metrics
         if isinstance(optimizer, BlockLineSearch):
             # Blocks are solved in float32 at least, so there is no loss to scale under mixed precision.
             kwargs["auto_scale_loss"] = False
+            if kwargs.get("loss_weights") is not None:
+                raise ValueError(
+                    "Expected no `loss_weights` with BlockLineSearch, which minimises J = V + alpha R."
+                )
         super().compile(optimizer=optimizer, loss=loss, metrics=metrics, jit_compile=jit_compile, **kwargs)
         self._full_batch, self._compiled_parts_built = None, False
         self._jit_choice, self.jit_solver = jit_compile, bool(jit_compile) and not self.run_eagerly
@@ -100,14 +122,15 @@ class ImageRegression(AlternatingTraining, keras.Model):
 
     def get_compile_config(self) -> dict[str, Any]:
         # What was asked for, not what it came to here: a loaded model must run the same code.
-        return {**super().get_compile_config(), "jit_compile": self._jit_choice}
+        config = super().get_compile_config()
+        return {**config, "jit_compile": self._jit_choice} if config else config
 
     def check_objective(self, optimizer: Any, loss: Any) -> None:
         check_from_logits(loss, is_probability=True)
-        if isinstance(optimizer, BlockLineSearch) and not is_plain_cross_entropy(loss):
+        if isinstance(optimizer, BlockLineSearch) and not is_plain_cross_entropy(loss, self.units):
             raise ValueError(
-                "BlockLineSearch minimises the cross-entropy of the paper. Expected loss=None or a Keras "
-                f"cross-entropy without label smoothing. Received: loss={loss!r}"
+                "BlockLineSearch minimises the cross-entropy of the paper. Expected loss=None or the Keras "
+                f"cross-entropy of the model's output, averaged, without label smoothing. Received: loss={loss!r}"
             )
 
     @property
@@ -142,7 +165,7 @@ class ImageRegression(AlternatingTraining, keras.Model):
             options["x"], options.get("y"), options.pop("sample_weight", None), options.pop("class_weight", None)
         )
         validation = options.get("validation_data")
-        if validation is not None and is_array(validation[0]):
+        if isinstance(validation, tuple | list) and is_array(validation[0]):
             options["validation_data"] = tuple(self.checked(*validation))
         elif validation is None and options.get("validation_split"):
             batch, held_out = train_validation_split(batch, options.pop("validation_split"))
@@ -190,9 +213,9 @@ class ImageRegression(AlternatingTraining, keras.Model):
                 f"Expected full batches: BlockLineSearch solves each block on all {len(x)} images. Received: "
                 f"batch_size={batch_size}. Leave batch_size out, or compile with a Keras optimizer."
             )
-        options.setdefault("steps_per_epoch", self.num_blocks)
-        if options.get("validation_data") is not None:
-            options.setdefault("validation_batch_size", 4096)
+        options["steps_per_epoch"] = options.get("steps_per_epoch") or self.num_blocks
+        if isinstance(options.get("validation_data"), tuple):
+            options["validation_batch_size"] = options.get("validation_batch_size") or 4096
         return {**options, "x": tf.data.Dataset.from_tensors((x, y, weight)).repeat(), "shuffle": False}
 
     @property
@@ -206,6 +229,7 @@ class ImageRegression(AlternatingTraining, keras.Model):
             self.compile()
         self.refuse_replicas()
         batch = self.checked(x, y, sample_weight, kwargs.pop("class_weight", None))
+        self.refuse_frozen()
         if self.is_exact:
             self.refuse_change(batch)
         return super().train_on_batch(*batch, **kwargs)
@@ -229,11 +253,12 @@ class ImageRegression(AlternatingTraining, keras.Model):
         active = self.schedule.active.value % self.num_blocks
         solution = self.solve_active_block(x, Samples(C, bm.normalised_weights(weight)), active)
         self.schedule.active.assign(active)
-        self.schedule.finish_block(solution.objective, self.num_blocks)
+        self.schedule.finish_block(solution.initial_objective, solution.objective, self.num_blocks)
         self.optimizer.iterations.assign_add(1)
+        z = ops.reshape(solution.logits, (-1, self.units))  # a shared graph may not know its shape
         # Metrics of the present model, not a mean over the blocks of the sweep.
         self.reset_metrics()
-        logs = self.compute_metrics(x, y, bm.probabilities(solution.logits), sample_weight=weight)
+        logs = self.compute_metrics(x, y, bm.probabilities(z), sample_weight=weight)
         return {
             **logs,
             "loss": solution.objective,
@@ -281,4 +306,5 @@ class ImageRegression(AlternatingTraining, keras.Model):
             "use_bias": self.use_bias,
             "input_shape": self.declared_shape,
             "name": self.name,
+            "dtype": keras.dtype_policies.serialize(self.dtype_policy),
         }

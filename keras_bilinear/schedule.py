@@ -1,5 +1,6 @@
 """Where the alternation stands: state that is saved with the model, so that training can resume bit for bit."""
 
+import math
 from typing import Any
 
 import keras
@@ -13,8 +14,8 @@ class BlockSchedule(keras.layers.Layer):
     """Counts blocks and sweeps and remembers the objective at the end of each.
 
     A sweep visits every block once. All state sits in non-trainable variables: `active` (the block that moves
-    next), `sweep` (finished sweeps), `objective` and `previous_objective` (J after the last two sweeps),
-    `epoch_objective` (mean loss of the last mini-batch epoch), `loss_sum` and `steps` (the running epoch) and
+    next), `sweep` (finished sweeps), `previous_objective` and `objective` (J where the last sweep began and ended),
+    `epoch_objective` (mean loss of the last mini-batch epoch), `loss_sum` and `samples` (the running epoch) and
     `block_steps` (updates each block has received, for Adam's bias correction).
 
     Args:
@@ -26,7 +27,7 @@ class BlockSchedule(keras.layers.Layer):
         self.num_blocks = num_blocks
         self.active = self._state("active", "int32")
         self.sweep = self._state("sweep", "int32")
-        self.steps = self._state("steps", "int32")
+        self.samples = self._state("samples", "float32")
         self.block_steps = self._state("block_steps", "int32", shape=(num_blocks,))
         self.loss_sum = self._state("loss_sum", "float32")
         self.objective = self._state("objective", "float32", start=float("inf"))
@@ -40,25 +41,29 @@ class BlockSchedule(keras.layers.Layer):
             name=name, shape=shape, dtype=dtype, initializer=initializer, trainable=False, autocast=False
         )
 
-    def finish_block(self, J: Tensor, num_blocks: int) -> None:
-        """Moves to the next block of `num_blocks`; after the last one, J is what the sweep ended at."""
+    def finish_block(self, before: Tensor, after: Tensor, num_blocks: int) -> None:
+        """Moves to the next block of `num_blocks`, which took J from `before` to `after`.
+
+        Both ends of a sweep are kept as they were measured in it: J of an earlier fit may be that of other data.
+        """
         following = self.active.value + 1
-        ended = following >= num_blocks
-        self.previous_objective.assign(ops.where(ended, self.objective.value, self.previous_objective.value))
-        self.objective.assign(ops.where(ended, ops.cast(J, "float32"), self.objective.value))
+        began, ended = self.active.value == 0, following >= num_blocks
+        before, after = ops.cast(before, "float32"), ops.cast(after, "float32")
+        self.previous_objective.assign(ops.where(began, before, self.previous_objective.value))
+        self.objective.assign(ops.where(ended, after, self.objective.value))
         self.sweep.assign_add(ops.cast(ended, "int32"))
         self.active.assign(ops.where(ended, ops.zeros_like(following), following))
 
-    def observe(self, loss: Tensor) -> Tensor:
-        """Adds one mini-batch loss to the running epoch and returns the epoch's mean so far."""
-        self.loss_sum.assign_add(ops.cast(loss, "float32"))
-        self.steps.assign_add(1)
+    def observe(self, loss: Tensor, samples: Tensor) -> Tensor:
+        """Adds the mean loss of a mini-batch to the running epoch; returns the epoch's mean over samples so far."""
+        self.loss_sum.assign_add(ops.cast(loss, "float32") * ops.cast(samples, "float32"))
+        self.samples.assign_add(ops.cast(samples, "float32"))
         return self.running_objective()
 
     def running_objective(self) -> Tensor:
         """Mean loss of the running mini-batch epoch; infinite before its first step."""
-        steps = ops.cast(self.steps.value, "float32")
-        return ops.where(steps > 0, self.loss_sum.value / steps, float("inf"))
+        samples = self.samples.value
+        return ops.where(samples > 0, self.loss_sum.value / samples, float("inf"))
 
     def block_converged(self, block_rtol: float) -> bool:
         """Whether the running epoch lowered the mean loss by no more than `block_rtol` of it."""
@@ -71,38 +76,32 @@ class BlockSchedule(keras.layers.Layer):
         Called as the next epoch begins, so a model saved when an epoch ends resumes with the same decision
         whatever the order of the callbacks.
         """
-        if not int(self.steps.value):
+        if not float(self.samples.value):
             return
         converged, now = self.block_converged(block_rtol), self.running_objective()
         self.epoch_objective.assign(now)
         self.loss_sum.assign(0.0)
-        self.steps.assign(0)
+        self.samples.assign(0.0)
         if converged:
-            self.finish_block(now, self.num_blocks)
+            self.finish_block(self.objective.value, now, self.num_blocks)
 
-    def sweep_improvement(self, block_rtol: float) -> float | None:
-        """How much the sweep that ends now has lowered J, relative to J; None in the middle of a sweep.
+    def sweep_improvement(self, block_rtol: float) -> float:
+        """How much the last sweep has lowered J, relative to J, without changing anything.
 
-        Decides without changing anything. A mini-batch sweep ends with the epoch in which its last block
-        converges, which `close_epoch` will record.
+        A mini-batch sweep ends with the epoch in which its last block converges, which `close_epoch` will record;
+        until then the improvement is infinite.
         """
-        if int(self.steps.value):
+        before, now = float(self.previous_objective.value), float(self.objective.value)
+        if float(self.samples.value):
             last = int(self.active.value) == self.num_blocks - 1
             if not last or not self.block_converged(block_rtol):
-                return None
-            before, now = float(self.objective.value), float(self.running_objective())
-        else:
-            if int(self.active.value) != 0:
-                return None
-            before, now = float(self.previous_objective.value), float(self.objective.value)
-        return (before - now) / max(abs(now), 1e-30)
+                return math.inf
+            before, now = now, float(self.running_objective())
+        return max(before - now, 0.0) / max(abs(now), 1e-30)
 
-    def restart(self) -> None:
-        """Back to the first block, as if no training had happened."""
-        for variable in self.variables:
-            variable.assign(ops.zeros_like(variable.value))
-        for variable in (self.objective, self.previous_objective, self.epoch_objective):
-            variable.assign(float("inf"))
+    def forget_steps(self) -> None:
+        """No block has been updated by the optimizer yet: for a new optimizer."""
+        self.block_steps.assign(ops.zeros_like(self.block_steps.value))
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "num_blocks": self.num_blocks}

@@ -405,3 +405,129 @@ def test_losses_that_contradict_the_model(optimizer):
     x, y = data("BSR")
     model.fit(x, y, verbose=0)
     assert model.evaluate(x, y, batch_size=60, verbose=0)[0] == pytest.approx(model.objective(x, y), rel=1e-4)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1e-3])
+@pytest.mark.parametrize("shift", [0.0, 100.0])
+def test_the_reported_J_is_the_true_one_even_where_it_is_tiny(alpha, shift, digits):
+    """A difference of large logits once drowned J in rounding: it rose, or came out negative."""
+    x, y = digits[0][:300] + np.float32(shift), digits[1][:300]
+    model = kb.BilinearSoftmaxRegression(10, 3, alpha=alpha, seed=0)
+    steps = []
+    record = keras.callbacks.LambdaCallback(on_train_batch_end=lambda _, logs: steps.append(logs["objective"]))
+    model.fit(x, y, epochs=20, verbose=0, callbacks=[record])
+    A, B = (factor.astype("float64") for factor in model.factors())
+    z = np.einsum("lmk,tmn,lnk->tk", A, x.astype("float64"), B)
+    V = np.mean(np.log(np.exp(z - z.max(axis=1, keepdims=True)).sum(axis=1)) + z.max(axis=1) - z[np.arange(300), y])
+    J = V + alpha * reference.penalty("product", A, B)
+    rounding = 1e-6 * np.abs(z).max()
+    assert steps[-1] == pytest.approx(J, rel=1e-4, abs=rounding)
+    assert np.all(np.diff(steps) <= 1e-6 * np.array(steps[:-1]) + 0.1 * rounding)
+
+
+def test_convergence_is_not_judged_by_the_J_of_another_problem():
+    x, y = data("BSR")
+    model = ALL["BSR"](alpha=0.01)
+    convergence = kb.callbacks.BlockConvergence(rtol=1e-3)
+    model.fit(x, y, epochs=100, verbose=0, callbacks=[convergence])
+    model.alpha = 0.1
+    J = model.fit(x, y, epochs=100, verbose=0, callbacks=[convergence]).history["objective"]
+    assert len(J) > 1
+    assert convergence.converged
+
+
+def test_a_fit_that_begins_within_a_sweep_still_converges():
+    x, y = data("BSR")
+    model = ALL["BSR"](alpha=0.01)
+    model.train_on_batch(x, y)
+    convergence = kb.callbacks.BlockConvergence(rtol=1e-3)
+    model.fit(x, y, epochs=100, verbose=0, callbacks=[convergence])
+    assert convergence.converged
+
+
+def test_validation_data_from_a_dataset_and_no_steps_given():
+    x, y = data("BSR")
+    held_out = tf.data.Dataset.from_tensor_slices((x, y)).batch(16)
+    for optimizer in (None, "adam"):
+        model = ALL["BSR"](alpha=0.01)
+        model.compile(optimizer)
+        history = model.fit(x, y, validation_data=held_out, steps_per_epoch=None, verbose=0).history
+        assert history["val_loss"][0] == pytest.approx(model.objective(x, y), rel=2e-2)
+
+
+def test_labels_of_another_form_than_in_training():
+    x, y = data("BSR")
+    model = ALL["BSR"](alpha=0.01)
+    accuracy = model.fit(x, np.eye(3)[y], verbose=0).history["accuracy"][-1]
+    assert model.evaluate(x, y, batch_size=60, verbose=0) == pytest.approx([model.objective(x, y), accuracy])
+
+
+def test_labels_of_a_dataset_that_are_no_classes_stop_the_update():
+    x, y = data("BSR")
+    model = ALL["BSR"](alpha=0.01, input_shape=(6, 5))
+    model.compile("adam")
+    before = [factor.numpy() for factor in model.factor_blocks]
+    wrong = tf.data.Dataset.from_tensor_slices((x, y + 7)).batch(30)
+    assert np.isnan(model.fit(wrong, verbose=0, shuffle=False).history["loss"][0])
+    for old, new in zip(before, model.factor_blocks, strict=True):
+        np.testing.assert_array_equal(old, new.numpy())
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_images_of_another_shape_are_refused_and_a_channel_may_come_later(name):
+    x, _ = data(name)
+    model = ALL[name](input_shape=(6, 5))
+    p = model.predict(x, verbose=0)
+    np.testing.assert_array_equal(model.predict(x[..., None], verbose=0), p)
+    for wrong in (x.reshape(60, 5, 6), x[:, None], x.reshape(60, 30), x[..., None].repeat(3, -1)):
+        with pytest.raises(ValueError, match="Expected"):
+            model(wrong)
+    with pytest.raises(ValueError, match="as built"):
+        model.build((None, 7, 7))
+    model.build((None, 6, 5))
+    np.testing.assert_array_equal(model.predict(x, verbose=0), p)
+
+
+@pytest.mark.parametrize("optimizer", [None, "adam"])
+def test_frozen_factors_are_refused(optimizer):
+    x, y = data("BSR")
+    model = ALL["BSR"](input_shape=(6, 5))
+    model.head.trainable = False
+    model.compile(optimizer)
+    with pytest.raises(ValueError, match="to be trainable"):
+        model.fit(x, y, verbose=0)
+
+
+def test_a_new_optimizer_counts_from_zero():
+    x, y = data("BSR")
+    model = ALL["BSR"](input_shape=(6, 5))
+    model.compile("adam")
+    model.fit(x, y, epochs=2, verbose=0)
+    model.compile("adam")
+    assert not np.any(model.schedule.block_steps.numpy())
+
+
+def test_averaged_weights_are_refused():
+    with pytest.raises(ValueError, match="use_ema"):
+        ALL["BSR"]().compile(keras.optimizers.Adam(use_ema=True))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "mixed_float16"])
+@pytest.mark.parametrize("name", ["BSR", "LLR"])
+def test_the_dtype_is_a_setting_that_is_saved(name, dtype, tmp_path):
+    x, _ = data(name)
+    model = ALL[name](dtype=dtype, input_shape=(6, 5))
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    assert again.dtype_policy.name == again.head.dtype_policy.name == dtype
+    np.testing.assert_array_equal(again.predict(x, verbose=0), model.predict(x, verbose=0))
+
+
+def test_an_unbuilt_model_can_be_saved(tmp_path):
+    for compiled_first in (False, True):
+        model = ALL["BSR"](alpha=0.5)
+        if compiled_first:
+            model.compile()
+        with pytest.warns(UserWarning, match="not yet been built"):
+            model.save(tmp_path / "model.keras")
+        assert keras.models.load_model(tmp_path / "model.keras").alpha == 0.5

@@ -10,22 +10,24 @@ def state(schedule):
 def test_a_sweep_visits_every_block_and_remembers_its_last_objective():
     schedule = BlockSchedule(4)
     for J, expected in zip([9.0, 8.0, 7.0, 6.0, 5.0], [[1, 0], [2, 0], [3, 0], [0, 1], [1, 1]], strict=True):
-        schedule.finish_block(J, 4)
+        schedule.finish_block(J + 1, J, 4)
         assert state(schedule) == expected
     assert float(schedule.objective.value) == 6.0
-    assert np.isinf(float(schedule.previous_objective.value))
+    assert float(schedule.previous_objective.value) == 6.0
 
 
-def test_improvement_is_known_only_between_sweeps():
+def test_improvement_is_that_of_the_last_whole_sweep():
     schedule = BlockSchedule(2)
-    found = []
-    for J in (9.0, 8.0, 7.0, 6.0):
-        schedule.finish_block(J, 2)
-        found.append(schedule.sweep_improvement(0.0))
-    assert found[0] is None
-    assert np.isinf(found[1])
-    assert found[2] is None
-    assert found[3] == (8.0 - 6.0) / 6.0
+    for before, after in ((9.0, 8.0), (8.0, 6.0), (60.0, 50.0), (50.0, 40.0)):
+        schedule.finish_block(before, after, 2)
+    # The data changed between the sweeps: 6 and 60 are not compared.
+    assert schedule.sweep_improvement(0.0) == (60.0 - 40.0) / 40.0
+
+
+def test_a_partial_batch_counts_by_its_samples():
+    schedule = BlockSchedule(2)
+    schedule.observe(1.0, 30)
+    assert float(schedule.observe(5.0, 10)) == 2.0
 
 
 def test_epochs_pass_the_turn_when_the_mean_loss_stalls():
@@ -33,7 +35,7 @@ def test_epochs_pass_the_turn_when_the_mean_loss_stalls():
     active = []
     for losses in ([5.0, 3.0], [2.0, 2.0], [1.99, 1.99], [1.0, 1.0], [1.2, 1.0]):
         for loss in losses:
-            running = schedule.observe(loss)
+            running = schedule.observe(loss, 8)
         assert float(running) == np.float32(np.mean(losses))
         schedule.close_epoch(block_rtol=0.01)
         active.append(int(schedule.active.value))
@@ -46,13 +48,9 @@ def test_closing_an_epoch_without_steps_changes_nothing():
     assert state(schedule) == [0, 0]
 
 
-def test_restart_and_round_trip():
+def test_round_trip_and_forgetting_steps():
     schedule = BlockSchedule(3)
-    fresh = [variable.numpy() for variable in schedule.variables]
-    schedule.observe(3.0)
-    schedule.close_epoch(float("inf"))
-    schedule.finish_block(1.0, 3)
-    schedule.restart()
-    for before, after in zip(fresh, schedule.variables, strict=True):
-        np.testing.assert_array_equal(before, after.numpy())
+    schedule.block_steps.assign([1, 2, 3])
+    schedule.forget_steps()
+    assert schedule.block_steps.numpy().tolist() == [0, 0, 0]
     assert BlockSchedule.from_config(schedule.get_config()).num_blocks == 3
