@@ -66,5 +66,8 @@ def is_correct(y_true: Tensor, y_pred: Tensor) -> Tensor:
     """1 where the prediction is the label, else 0. y_true as in `CrossEntropy`, y_pred (T, K) -> (T,)."""
     K = y_pred.shape[-1]
     C = targets(y_true, K, y_pred.dtype)
-    hit = (C[:, 0] > 0.5) == (y_pred[:, 0] > 0.5) if K == 1 else ops.argmax(C, 1) == ops.argmax(y_pred, 1)
+    if K == 1:
+        hit = ops.equal(C[:, 0] > 0.5, y_pred[:, 0] > 0.5)
+    else:
+        hit = ops.equal(ops.argmax(C, axis=1), ops.argmax(y_pred, axis=1))
     return ops.cast(hit, "float32")

@@ -47,7 +47,7 @@ class BlockSchedule(keras.layers.Layer):
         Both ends of a sweep are kept as they were measured in it: J of an earlier fit may be that of other data.
         """
         following = self.active.value + 1
-        began, ended = self.active.value == 0, following >= num_blocks
+        began, ended = ops.equal(self.active.value, 0), following >= num_blocks
         before, after = ops.cast(before, "float32"), ops.cast(after, "float32")
         self.previous_objective.assign(ops.where(began, before, self.previous_objective.value))
         self.objective.assign(ops.where(ended, after, self.objective.value))
