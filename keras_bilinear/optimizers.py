@@ -21,7 +21,8 @@ BLOCKS = ("factor", "side")
 class BlockLineSearch(keras.optimizers.Optimizer):
     """Algorithms 1 and 2 of the paper: each block of factors is solved to convergence with exact line searches.
 
-    J never rises: from one step to the next by no more than float32 rounding (1e-6 of J).
+    J never rises: from one step to the next by no more than float32 rounding, 1e-6 of J plus 1e-7 of the largest
+    logit. A J near zero, on separable data with alpha = 0, is all rounding.
 
     Args:
         inner: How a block is solved. "gradient_descent" is the paper to the letter; "cg" (nonlinear conjugate
@@ -88,7 +89,7 @@ class BlockLineSearch(keras.optimizers.Optimizer):
     def solve_linear(
         self, X: Tensor, samples: Samples, kernel: Tensor, bias: Tensor | None, alpha: Tensor, jit: bool = True
     ) -> Solution:
-        """Solves a linear model, which is a single block; shapes as in `blocks.linear_block`."""
+        """Solves a linear model, which is a single block; shapes as in `blocks.solve_linear`."""
         step = compiled(bl.solve_linear, self.inner, jit)
         return step(self._budget(X.dtype), X, samples, kernel, bias, alpha)
 
