@@ -2,6 +2,9 @@
 
 `blocks="factor"` is the paper's order a_1, b_1, a_2, b_2, ...; `"side"` moves all ranks of A, then all of B.
 The two are one piece of code: a block is a side and the ranks of it that move. A bias moves with every block.
+
+With everything outside the block fixed, z(U) = F U + offset and alpha R(U) is quadratic, so J(U) is convex, and an
+iteration touches the cached features F and (T, K) arrays, never the images.
 """
 
 from collections.abc import Callable
@@ -11,11 +14,11 @@ from keras import ops
 
 from keras_bilinear import bilinear_math as bm
 from keras_bilinear.bilinear_math import Tensor
-from keras_bilinear.block_solver import Block, Samples, Solution
+from keras_bilinear.descent import Path, Problem, Samples, Solution, inner
 from keras_bilinear.penalties import Penalty, couple
 
-Solver = Callable[[Block, Samples, Tensor], Solution]
-"""Minimises J over one block: (block, samples, U) -> solution."""
+Solver = Callable[[Problem, Samples, Tensor], Solution]
+"""Minimises J over some parameters: (problem, samples, U) -> solution."""
 
 
 class Factors(NamedTuple):
@@ -26,9 +29,83 @@ class Factors(NamedTuple):
     bias: Tensor | None
 
 
+class Block(NamedTuple):
+    """J restricted to one block: S ranks of one side, stacked into U (S D, K).
+
+    Fields:
+        features: F, (K, T, S D) with one matrix per class, or (T, S D) shared by all classes.
+        offset: Logits of everything outside the block, (T, K).
+        coupling: alpha Q among the ranks of the block, (S, S, K).
+        pull: Gradient of the penalty at U = 0, shaped like U.
+        constant: alpha R at U = 0, scalar.
+        has_bias: Whether U has one more row that is added to the logits and not penalised.
+    """
+
+    features: Tensor
+    offset: Tensor
+    coupling: Tensor
+    pull: Tensor
+    constant: Tensor
+    has_bias: bool
+
+    def logits(self, U: Tensor) -> Tensor:
+        """F U + offset, (T, K)."""
+        return self.offset + self.forward(U)
+
+    def gradient(self, U: Tensor, residual: Tensor) -> Tensor:
+        """g = F^T residual + alpha (Q U + q), shaped like U."""
+        return self.adjoint(residual) + self.penalty_product(U) + self.pull
+
+    def path(self, U: Tensor, d: Tensor) -> Path:
+        """z' = F d, and a penalty that is a parabola."""
+        start, tilt = self.penalty(U), inner(d, self.penalty_product(U) + self.pull)
+        bend = inner(d, self.penalty_product(d))
+        return Path(
+            dz=self.forward(d),
+            ddz=None,
+            penalty=lambda eta: (start + eta * (tilt + 0.5 * eta * bend), tilt + eta * bend, bend),
+        )
+
+    def hessian(self, U: Tensor, residual: Tensor, curve: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        """v -> F^T curve(F v) + alpha Q v."""
+        return lambda v: self.adjoint(curve(self.forward(v))) + self.penalty_product(v)
+
+    def precondition(self, g: Tensor) -> Tensor:
+        """g itself: with the other factors fixed J is convex and its features are alike in size."""
+        return g
+
+    def forward(self, U: Tensor) -> Tensor:
+        """F U, (T, K)."""
+        weights = U[:-1] if self.has_bias else U
+        if len(self.features.shape) == 2:
+            z = ops.matmul(self.features, weights)
+        else:
+            z = ops.transpose(ops.matmul(self.features, ops.transpose(weights)[:, :, None])[:, :, 0])
+        return z + U[-1] if self.has_bias else z
+
+    def adjoint(self, r: Tensor) -> Tensor:
+        """F^T r, shaped like U."""
+        if len(self.features.shape) == 2:
+            g = ops.matmul(ops.transpose(self.features), r)
+        else:
+            g = ops.einsum("ktd,tk->dk", self.features, r)
+        return ops.concatenate([g, ops.sum(r, axis=0, keepdims=True)]) if self.has_bias else g
+
+    def penalty_product(self, U: Tensor) -> Tensor:
+        """alpha Q U, the Hessian of the penalty along U, shaped like U."""
+        weights = U[:-1] if self.has_bias else U
+        stacked = ops.reshape(weights, (self.coupling.shape[0], -1, U.shape[1]))
+        product = ops.reshape(couple(self.coupling, stacked), weights.shape)
+        return ops.concatenate([product, ops.zeros_like(U[-1:])]) if self.has_bias else product
+
+    def penalty(self, U: Tensor) -> Tensor:
+        """alpha R(U), scalar."""
+        return self.constant + inner(U, self.pull) + 0.5 * inner(U, self.penalty_product(U))
+
+
 def blocks_per_sweep(blocks: str, rank: int) -> int:
-    """How many blocks one sweep visits: 2 L factors, or the two sides."""
-    return 2 * rank if blocks == "factor" else 2
+    """How many blocks one sweep visits: 2 L factors, the two sides, or all at once."""
+    return {"factor": 2 * rank, "side": 2, "joint": 1}[blocks]
 
 
 def solve_active(

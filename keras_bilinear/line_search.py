@@ -1,4 +1,4 @@
-"""A safeguarded search for the minimum of a convex function of one variable. It knows no model."""
+"""A safeguarded search for a minimum of a smooth function of one variable. It knows no model."""
 
 from collections.abc import Callable
 
@@ -10,18 +10,20 @@ Curve = Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]
 """eta -> (phi(eta), phi'(eta), phi''(eta)), all scalars."""
 
 
-def minimise_convex(
+def minimise_curve(
     phi: Curve, start: tuple[Tensor, Tensor, Tensor], slope_tolerance: float = 0.1, max_evaluations: int = 12
 ) -> tuple[Tensor, Tensor]:
     """Finds eta >= 0 with phi(eta) <= phi(0) and, where the budget allows, |phi'(eta)| <= tolerance |phi'(0)|.
 
+    For convex phi that is close to the minimum; otherwise, close to one of the stationary points.
+
     Newton's method inside a bracket lo < eta* < hi. Plain Newton from 0 overshoots into saturation, where
     phi'' vanishes, so a proposal outside the bracket is replaced by expansion (while hi is unknown) or by
-    bisection, geometric once lo > 0. If the budget ends beyond the minimum the answer is lo: by convexity
-    phi' <= 0 on [0, lo] implies phi(lo) <= phi(0). Never raises phi, never returns a non-finite value.
+    bisection, geometric once lo > 0. If the budget ends beyond the minimum the answer is lo, where phi was seen
+    to be no higher than at 0. Never raises phi, never returns a non-finite value.
 
     Args:
-        phi: The convex function with its two derivatives.
+        phi: The function with its two derivatives.
         start: (phi(0), phi'(0), phi''(0)); the caller has them already.
         slope_tolerance: Stop when the slope has fallen to this fraction of the slope at 0.
         max_evaluations: Budget of evaluations of phi.

@@ -10,7 +10,7 @@ from keras_bilinear import bilinear_math as bm
 from keras_bilinear import penalties
 from keras_bilinear.arguments import non_negative, positive_integer
 from keras_bilinear.bilinear_math import Tensor
-from keras_bilinear.block_solver import Samples, Solution
+from keras_bilinear.descent import Samples, Solution
 from keras_bilinear.blocks import Factors, blocks_per_sweep
 from keras_bilinear.initializers import OrthogonalizedUniform
 from keras_bilinear.layers import BilinearDense

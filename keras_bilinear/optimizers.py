@@ -11,10 +11,14 @@ from keras import ops
 from keras_bilinear import blocks as bl
 from keras_bilinear.arguments import non_negative, one_of, positive_integer
 from keras_bilinear.bilinear_math import Tensor
-from keras_bilinear.block_solver import DIRECTIONS, Block, Samples, Solution, solve
+from keras_bilinear.descent import DIRECTIONS, Problem, Samples, Solution, minimise
+from keras_bilinear.joint import curvature, solve_joint
 from keras_bilinear.penalties import Penalty
 
-BLOCKS = ("factor", "side")
+BLOCKS = ("joint", "side", "factor")
+
+MAX_INNER = {"joint": 15, "side": 100, "factor": 100}
+"""Iterations a block takes unless told otherwise; the joint solver renews its curvature after them."""
 
 
 @keras.saving.register_keras_serializable(package="keras_bilinear")
@@ -41,8 +45,8 @@ class BlockLineSearch(keras.optimizers.Optimizer):
     def __init__(
         self,
         inner: str = "cg",
-        blocks: str = "factor",
-        max_inner: int = 100,
+        blocks: str = "joint",
+        max_inner: int | None = None,
         tolerance: float = 1e-7,
         name: str = "block_line_search",
         **kwargs: Any,
@@ -51,7 +55,8 @@ class BlockLineSearch(keras.optimizers.Optimizer):
         self.inner = one_of("inner", inner, tuple(DIRECTIONS))
         self.blocks = one_of("blocks", blocks, BLOCKS)
         # Variables, so that changing them does not trace anything anew.
-        self._max_inner = keras.Variable(positive_integer("max_inner", max_inner), dtype="int32", trainable=False)
+        budget = MAX_INNER[blocks] if max_inner is None else positive_integer("max_inner", max_inner)
+        self._max_inner = keras.Variable(budget, dtype="int32", trainable=False)
         self._tolerance = keras.Variable(non_negative("tolerance", tolerance), dtype="float32", trainable=False)
 
     @property
@@ -83,14 +88,20 @@ class BlockLineSearch(keras.optimizers.Optimizer):
         jit: bool = True,
     ) -> tuple[bl.Factors, Solution]:
         """Solves block `active` of a bilinear model; shapes as in `blocks.solve_active`."""
-        step = compiled(bl.solve_active, self.inner, jit, ("blocks", self.blocks), ("penalty", penalty))
+        if self.blocks == "joint":
+            H = compiled(curvature, jit, ("penalty", penalty))(X, samples, factors, alpha)
+            # Between the two compiled parts: XLA has no fast matrix inverse on the CPU.
+            inverse = ops.inv(H)
+            step = compiled_solver(solve_joint, self.inner, jit, ("penalty", penalty))
+            return step(self._budget(X.dtype), X, samples, factors, inverse, alpha)
+        step = compiled_solver(bl.solve_active, self.inner, jit, ("blocks", self.blocks), ("penalty", penalty))
         return step(self._budget(X.dtype), X, samples, factors, active, alpha=alpha)
 
     def solve_linear(
         self, X: Tensor, samples: Samples, kernel: Tensor, bias: Tensor | None, alpha: Tensor, jit: bool = True
     ) -> Solution:
         """Solves a linear model, which is a single block; shapes as in `blocks.solve_linear`."""
-        step = compiled(bl.solve_linear, self.inner, jit)
+        step = compiled_solver(bl.solve_linear, self.inner, jit)
         return step(self._budget(X.dtype), X, samples, kernel, bias, alpha)
 
     def _budget(self, dtype: Any) -> tuple[Tensor, Tensor]:
@@ -108,17 +119,25 @@ class BlockLineSearch(keras.optimizers.Optimizer):
 
 
 @functools.cache
-def compiled(pose: Callable[..., Any], inner: str, jit: bool, *settings: tuple[str, Any]) -> Callable[..., Any]:
-    """`pose` with its solver and static settings bound; one for all models, so XLA compiles once a shape.
+def compiled(function: Callable[..., Any], jit: bool, *settings: tuple[str, Any]) -> Callable[..., Any]:
+    """`function` with its static settings bound; one for all models, so XLA compiles once a shape."""
+    bound = functools.partial(function, **dict(settings))
+    return tf.function(bound, jit_compile=True) if jit else bound
+
+
+@functools.cache
+def compiled_solver(
+    pose: Callable[..., Any], inner: str, jit: bool, *settings: tuple[str, Any]
+) -> Callable[..., Any]:
+    """As `compiled`, for a function that takes a `solver`.
 
     The first argument of the result is (max_inner, tolerance), the others are those of `pose`.
     """
-    static = dict(settings)
 
     def step(budget: tuple[Tensor, Tensor], *args: Any, **kwargs: Any) -> Any:
-        def solver(block: Block, samples: Samples, U: Tensor) -> Solution:
-            return solve(block, samples, U, DIRECTIONS[inner], *budget)
+        def solver(problem: Problem, samples: Samples, U: Tensor) -> Solution:
+            return minimise(problem, samples, U, DIRECTIONS[inner], *budget)
 
-        return pose(*args, **kwargs, **static, solver=solver)
+        return pose(*args, **kwargs, solver=solver)
 
-    return tf.function(step, jit_compile=True) if jit else step
+    return compiled(step, jit, *settings)

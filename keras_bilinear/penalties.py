@@ -57,6 +57,16 @@ class Penalty:
         """d^2/d eta^2 R(A + eta D, B), the same for every A. D (L, M, K), B (L, N, K) -> scalar."""
         return ops.sum(D * couple(cls.coupling(B), D))
 
+    @classmethod
+    def hessian_product(cls, A: Tensor, B: Tensor, dA: Tensor, dB: Tensor) -> tuple[Tensor, Tensor]:
+        """The derivative of the gradient along (dA, dB) when both sides move, shaped like A and B.
+
+        Q is quadratic in its argument, so its central difference is exact for a step of any size.
+        """
+        slope_A = couple(cls.coupling(B), dA) + 0.5 * couple(cls.coupling(B + dB) - cls.coupling(B - dB), A)
+        slope_B = couple(cls.coupling(A), dB) + 0.5 * couple(cls.coupling(A + dA) - cls.coupling(A - dA), B)
+        return slope_A, slope_B
+
     def get_config(self) -> dict[str, Any]:
         return {"alpha": self.alpha}
 

@@ -12,7 +12,7 @@ from keras_bilinear import bilinear_math as bm
 from keras_bilinear.alternation import AlternatingTraining, check_from_logits, fit_options
 from keras_bilinear.arguments import non_negative, positive_integer
 from keras_bilinear.bilinear_math import Tensor
-from keras_bilinear.block_solver import Samples, Solution
+from keras_bilinear.descent import Samples, Solution
 from keras_bilinear.data import Batch, checked_batch, is_array, the_only_batch, train_validation_split
 from keras_bilinear.layers import matrix_shape
 from keras_bilinear.losses import Accuracy, CrossEntropy, is_plain_cross_entropy, targets

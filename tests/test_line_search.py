@@ -3,7 +3,7 @@ import pytest
 from keras import ops
 from scipy.special import expit
 
-from keras_bilinear.line_search import minimise_convex
+from keras_bilinear.line_search import minimise_curve
 
 CURVES = {
     "parabola": (lambda e: (e - 3) ** 2, lambda e: 2 * (e - 3), lambda e: 2.0, 3.0),
@@ -29,7 +29,7 @@ def curve(name):
 def test_finds_the_minimum(name):
     phi = curve(name)
     zero = ops.zeros((), "float64")
-    eta, value = minimise_convex(phi, phi(zero), slope_tolerance=1e-3, max_evaluations=60)
+    eta, value = minimise_curve(phi, phi(zero), slope_tolerance=1e-3, max_evaluations=60)
     slope = float(phi(eta)[1])
     assert abs(slope) <= 1e-3 * abs(float(phi(zero)[1]))
     assert float(value) == pytest.approx(float(phi(eta)[0]))
@@ -40,7 +40,7 @@ def test_finds_the_minimum(name):
 def test_never_raises_phi_whatever_the_budget(name, budget):
     phi = curve(name)
     start = phi(ops.zeros((), "float64"))
-    eta, value = minimise_convex(phi, start, slope_tolerance=1e-6, max_evaluations=budget)
+    eta, value = minimise_curve(phi, start, slope_tolerance=1e-6, max_evaluations=budget)
     assert float(eta) >= 0
     assert float(phi(eta)[0]) <= float(start[0])
     assert float(value) == pytest.approx(float(phi(eta)[0]))
@@ -48,7 +48,7 @@ def test_never_raises_phi_whatever_the_budget(name, budget):
 
 def test_stays_where_there_is_no_descent():
     phi = lambda eta: (eta * 1.0, ops.ones((), "float64"), ops.zeros((), "float64"))
-    eta, value = minimise_convex(phi, phi(ops.zeros((), "float64")))
+    eta, value = minimise_curve(phi, phi(ops.zeros((), "float64")))
     assert float(eta) == 0
     assert float(value) == 0
 
@@ -59,6 +59,6 @@ def test_a_function_that_breaks_down_gives_no_step_beyond_the_breakdown():
         slope = 2 * (float(eta) - 5) if float(eta) < 2 else np.nan
         return tuple(ops.convert_to_tensor(np.float64(v)) for v in (value, slope, 2.0))
 
-    eta, value = minimise_convex(phi, phi(ops.zeros((), "float64")))
+    eta, value = minimise_curve(phi, phi(ops.zeros((), "float64")))
     assert 0 < float(eta) < 2
     assert np.isfinite(float(value))
