@@ -1,8 +1,8 @@
-"""Descent with exact line searches: "which way" (`Direction`), "how far" (`line_search`) and when to stop (`minimise`).
+"""Descent with exact line searches: which way (`Direction`), how far (`line_search`), when to stop (`minimise`).
 
-What is minimised is a `Problem`: J as a function of some parameters U of the model. Along a line in U its logits are
-z + eta z' + eta^2 z'', so once z' and z'' are known a line search touches (T, K) arrays only, never the images, and
-an iteration costs one product with the data to look ahead and one for the gradient.
+What is minimised is a `Problem`: J as a function of some parameters U of the model. Along a line in U its logits
+are z + eta z' + eta^2 z'', so once z' and z'' are known a line search touches (T, K) arrays only, never the images,
+and an iteration costs one product with the data to look ahead and one for the gradient.
 """
 
 from collections.abc import Callable
@@ -57,9 +57,7 @@ class Problem(Protocol):
     def path(self, U: Tensor, d: Tensor) -> Path:
         """The way from U along d."""
 
-    def hessian(
-        self, U: Tensor, residual: Tensor, curve: Callable[[Tensor], Tensor]
-    ) -> Callable[[Tensor], Tensor]:
+    def hessian(self, U: Tensor, residual: Tensor, curve: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         """v -> H v, given dV/dz = residual and the curvature of V, dz -> d^2V/dz^2 dz."""
 
     def precondition(self, g: Tensor) -> Tensor:
@@ -102,9 +100,7 @@ def steepest_descent(problem: Problem, samples: Samples, point: Point, g_old: Te
     return -problem.precondition(point.g)
 
 
-def conjugate_gradient(
-    problem: Problem, samples: Samples, point: Point, g_old: Tensor, d_old: Tensor
-) -> Tensor:
+def conjugate_gradient(problem: Problem, samples: Samples, point: Point, g_old: Tensor, d_old: Tensor) -> Tensor:
     """Nonlinear conjugate gradient, Polak-Ribiere with restarts (PR+): d = -h + max(0, beta) d_old, h = P g."""
     h = problem.precondition(point.g)
     scale = inner(g_old, problem.precondition(g_old))

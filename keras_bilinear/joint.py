@@ -1,8 +1,8 @@
-"""All factors at once: J as a function of A, B and the bias together, and the curvature that makes its descent fast.
+"""All factors at once: J as a function of A, B and the bias, and the curvature that makes its descent fast.
 
-Beyond the paper. J is not convex in (A, B), but along a line both sides move and the logits are still only quadratic
-in the step, so the exact line search of the blocks carries over. Plain gradients would creep, for the ranks of a
-class share their pixels; `curvature` undoes that with the Gauss-Newton matrix of each class on a subsample.
+Beyond the paper. J is not convex in (A, B), but along a line both sides move and the logits are still only
+quadratic in the step, so the exact line search of the blocks carries over. Plain gradients would creep, for the
+ranks of a class share their pixels; `curvature` undoes that with the Gauss-Newton matrix of each class.
 """
 
 from collections.abc import Callable
@@ -139,13 +139,14 @@ def curvature(X: Tensor, samples: Samples, factors: Factors, alpha: Tensor, pena
     """H_k = F_k^T diag(w p (1 - p)) F_k + alpha Q, the Gauss-Newton matrix of each class, damped.
 
     F_k holds what the factors of the class multiply: X_t b_{l,k}, X_t^T a_{l,k}, and 1 for the bias. It is taken
-on evenly spaced images only, so that it costs no more than a few gradients.
+    on evenly spaced images only, so that it costs no more than a few gradients.
 
-    X (T, M, N), factors A (L, M, K), B (L, N, K), bias (K,) or None -> (K, D, D), symmetric positive definite.
+        X (T, M, N), factors A (L, M, K), B (L, N, K), bias (K,) or None -> (K, D, D), symmetric positive definite.
     """
     A, B, bias = factors
     chosen = slice(None, None, stride(ops.shape(X)[0]))
-    X, w = X[chosen], samples.weights[chosen]
+    # A slice with a computed stride forgets the static shape.
+    X, w = ops.reshape(X[chosen], (-1, *X.shape[1:])), samples.weights[chosen]
     z = bm.logits(X, A, B)
     p = bm.probabilities(z if bias is None else z + bias)
     F = [bm.left_features(X, B), bm.right_features(X, A)]

@@ -10,8 +10,8 @@ from keras_bilinear import bilinear_math as bm
 from keras_bilinear import penalties
 from keras_bilinear.arguments import non_negative, positive_integer
 from keras_bilinear.bilinear_math import Tensor
-from keras_bilinear.descent import Samples, Solution
 from keras_bilinear.blocks import Factors, blocks_per_sweep
+from keras_bilinear.descent import Samples, Solution
 from keras_bilinear.initializers import OrthogonalizedUniform
 from keras_bilinear.layers import BilinearDense
 from keras_bilinear.regression import ImageRegression

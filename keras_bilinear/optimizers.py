@@ -12,12 +12,13 @@ from keras_bilinear import blocks as bl
 from keras_bilinear.arguments import non_negative, one_of, positive_integer
 from keras_bilinear.bilinear_math import Tensor
 from keras_bilinear.descent import DIRECTIONS, Problem, Samples, Solution, minimise
+from keras_bilinear.growth import silent_ranks, wake_silent_ranks
 from keras_bilinear.joint import curvature, solve_joint
 from keras_bilinear.penalties import Penalty
 
 BLOCKS = ("joint", "side", "factor")
 
-MAX_INNER = {"joint": 15, "side": 100, "factor": 100}
+MAX_INNER = {"joint": 20, "side": 100, "factor": 100}
 """Iterations a block takes unless told otherwise; the joint solver renews its curvature after them."""
 
 
@@ -89,6 +90,13 @@ class BlockLineSearch(keras.optimizers.Optimizer):
     ) -> tuple[bl.Factors, Solution]:
         """Solves block `active` of a bilinear model; shapes as in `blocks.solve_active`."""
         if self.blocks == "joint":
+            factors = bl.Factors(
+                *ops.cond(
+                    ops.any(silent_ranks(factors)),
+                    lambda: wake_silent_ranks(X, samples, factors, alpha, penalty),
+                    lambda: factors,
+                )
+            )
             H = compiled(curvature, jit, ("penalty", penalty))(X, samples, factors, alpha)
             # Between the two compiled parts: XLA has no fast matrix inverse on the CPU.
             inverse = ops.inv(H)
@@ -122,7 +130,7 @@ class BlockLineSearch(keras.optimizers.Optimizer):
 def compiled(function: Callable[..., Any], jit: bool, *settings: tuple[str, Any]) -> Callable[..., Any]:
     """`function` with its static settings bound; one for all models, so XLA compiles once a shape."""
     bound = functools.partial(function, **dict(settings))
-    return tf.function(bound, jit_compile=True) if jit else bound
+    return tf.function(bound, jit_compile=True, autograph=False) if jit else bound
 
 
 @functools.cache

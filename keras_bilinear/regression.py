@@ -12,8 +12,8 @@ from keras_bilinear import bilinear_math as bm
 from keras_bilinear.alternation import AlternatingTraining, check_from_logits, fit_options
 from keras_bilinear.arguments import non_negative, positive_integer
 from keras_bilinear.bilinear_math import Tensor
-from keras_bilinear.descent import Samples, Solution
 from keras_bilinear.data import Batch, checked_batch, is_array, the_only_batch, train_validation_split
+from keras_bilinear.descent import Samples, Solution
 from keras_bilinear.layers import matrix_shape
 from keras_bilinear.losses import Accuracy, CrossEntropy, is_plain_cross_entropy, targets
 from keras_bilinear.optimizers import BlockLineSearch
@@ -249,6 +249,7 @@ class ImageRegression(AlternatingTraining, keras.Model):
 
     def exact_step(self, x: Tensor, y: Tensor, weight: Tensor) -> dict[str, Tensor]:
         """Solves the active block on all the data and passes the turn to the next."""
+        x = self.as_matrices(x)  # a graph that serves batches of several sizes no longer knows the shape
         C = targets(y, self.units, weight.dtype)
         active = self.schedule.active.value % self.num_blocks
         solution = self.solve_active_block(x, Samples(C, bm.normalised_weights(weight)), active)

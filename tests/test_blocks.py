@@ -8,8 +8,8 @@ from scipy.optimize import minimize
 
 from keras_bilinear import bilinear_math as bm
 from keras_bilinear import penalties
-from keras_bilinear.descent import DIRECTIONS, Samples, minimise
 from keras_bilinear.blocks import Factors, blocks_per_sweep, solve_active, solve_linear
+from keras_bilinear.descent import DIRECTIONS, Samples, minimise
 from tests import reference
 from tests.problems import one_hot, planted
 
@@ -17,7 +17,9 @@ PENALTIES = [penalties.Sum, penalties.Product, penalties.Frobenius]
 
 
 def solver(inner="cg", max_iterations=500, tolerance=0.0):
-    return functools.partial(minimise, direction=DIRECTIONS[inner], max_iterations=max_iterations, tolerance=tolerance)
+    return functools.partial(
+        minimise, direction=DIRECTIONS[inner], max_iterations=max_iterations, tolerance=tolerance
+    )
 
 
 @functools.cache

@@ -50,7 +50,12 @@ class Case:
 
 cases = pytest.mark.parametrize(
     ("penalty", "K", "bias"),
-    [(penalties.Sum, 3, True), (penalties.Product, 3, False), (penalties.Product, 1, True), (penalties.Frobenius, 2, True)],
+    [
+        (penalties.Sum, 3, True),
+        (penalties.Product, 3, False),
+        (penalties.Product, 1, True),
+        (penalties.Frobenius, 2, True),
+    ],
 )
 
 
@@ -96,7 +101,10 @@ def test_curvature_is_the_gauss_newton_matrix_of_each_class(penalty, K):
     A, B, _ = (np.asarray(part) for part in case.factors)
     w = np.asarray(case.samples.weights)
     for k in range(K):
-        rows = [np.r_[(case.X[t] @ B[:, :, k].T).T.ravel(), (case.X[t].T @ A[:, :, k].T).T.ravel(), 1.0] for t in range(3)]
+        rows = [
+            np.r_[(case.X[t] @ B[:, :, k].T).T.ravel(), (case.X[t].T @ A[:, :, k].T).T.ravel(), 1.0]
+            for t in range(3)
+        ]
         H = sum(w[t] * p[t, k] * (1 - p[t, k]) * np.outer(row, row) for t, row in enumerate(rows))
         dA, dB = penalty.gradient(case.factors.A, case.factors.B)
         factors = np.r_[A[:, :, k].ravel(), B[:, :, k].ravel(), 0.0]

@@ -4,8 +4,10 @@ import pytest
 import tensorflow as tf
 
 import keras_bilinear as kb
-from keras_bilinear.blocks import solve_active
-from keras_bilinear.optimizers import compiled
+from keras_bilinear.descent import DIRECTIONS
+from keras_bilinear.joint import solve_joint
+from keras_bilinear.optimizers import BLOCKS, compiled_solver
+from keras_bilinear.penalties import PENALTIES
 from tests import reference
 from tests.problems import one_hot, planted, soft_labels
 
@@ -62,17 +64,21 @@ def test_objective_history_evaluate_and_the_loops_agree(name, use_bias):
     assert pytest.approx(V + 0.02 * R, rel=1e-5) == J
 
 
-@pytest.mark.parametrize("name", ["BSR", "BLR"])
-@pytest.mark.parametrize("penalty", ["sum", "product", "frobenius"])
-@pytest.mark.parametrize("inner", ["gradient_descent", "cg", "newton_cg"])
-def test_J_never_rises(name, penalty, inner):
+@pytest.mark.parametrize(
+    ("name", "penalty", "inner", "blocks"),
+    [("BSR", penalty, inner, blocks) for penalty in PENALTIES for inner in DIRECTIONS for blocks in BLOCKS]
+    + [("BLR", "product", "cg", blocks) for blocks in BLOCKS],
+)
+def test_J_never_rises(name, penalty, inner, blocks):
     x, y = data(name)
     model = ALL[name](alpha=0.01, penalty=penalty)
-    model.compile(kb.BlockLineSearch(inner=inner), jit_compile=False)
+    model.compile(kb.BlockLineSearch(inner=inner, blocks=blocks), jit_compile=False)
     steps = []
     record = keras.callbacks.LambdaCallback(on_train_batch_end=lambda _, logs: steps.append(logs["objective"]))
+    model.build((None, *x.shape[1:]))
+    steps.append(model.objective(x, y))
     model.fit(x, y, epochs=6, verbose=0, callbacks=[record])
-    assert len(steps) == 24
+    assert len(steps) == 1 + 6 * {"factor": 4, "side": 2, "joint": 1}[blocks]
     assert np.all(np.diff(steps) <= 1e-6 * np.array(steps[:-1]))
     assert steps[-1] < steps[0]
 
@@ -129,16 +135,26 @@ def test_linear_baselines_agree_with_scikit_learn(name, bias, digits):
 
 
 @pytest.mark.parametrize("name", ["BSR", "BLR"])
-def test_sides_agree_with_factors(name):
+def test_all_blocks_end_at_the_same_J(name):
     x, y = data(name, T=200)
     ends = {}
-    for blocks in ("factor", "side"):
+    for blocks, count in (("factor", 4), ("side", 2), ("joint", 1)):
         model = ALL[name](alpha=0.02)
         model.compile(kb.BlockLineSearch(blocks=blocks))
         history = model.fit(x, y, epochs=60, verbose=0).history
         ends[blocks] = history["objective"][-1]
-        assert max(history["active_block"]) == (3 if blocks == "factor" else 1)
+        assert max(history["active_block"]) == count - 1
     assert ends["factor"] == pytest.approx(ends["side"], rel=1e-3)
+    assert ends["joint"] <= ends["factor"] * (1 + 1e-3)
+
+
+def test_a_fit_goes_on_from_where_it_stands():
+    x, y = data("BSR")
+    model = ALL["BSR"](alpha=0.01)
+    model.fit(x, y, epochs=4, verbose=0)
+    J = model.objective(x, y)
+    history = model.fit(x, y, epochs=1, verbose=0).history
+    assert J - 0.02 * abs(J) <= history["objective"][-1] <= J * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("name", ["BSR", "BLR"])
@@ -268,7 +284,7 @@ def test_eager_steps_and_execution_in_groups_give_the_same_fit():
     ends = []
     for options in ({}, {"run_eagerly": True}, {"steps_per_execution": 4}, {"jit_compile": False}):
         model = ALL["BSR"](alpha=0.01)
-        model.compile(kb.BlockLineSearch(max_inner=5), **options)
+        model.compile(kb.BlockLineSearch(blocks="factor", max_inner=5), **options)
         ends.append(model.fit(x, y, epochs=2, verbose=0).history["objective"][-1])
     np.testing.assert_allclose(ends, ends[0], rtol=1e-4)
 
@@ -294,7 +310,7 @@ def test_changing_alpha_or_a_tolerance_or_the_block_traces_nothing_anew(optimize
 
 def test_models_of_one_shape_share_one_compiled_solver():
     x, y = data("BSR", T=33)
-    step = compiled(solve_active, "cg", True, ("blocks", "factor"), ("penalty", kb.penalties.Product))
+    step = compiled_solver(solve_joint, "cg", True, ("penalty", kb.penalties.Product))
     counts = []
     for seed, alpha in ((0, 0.1), (1, 0.01)):
         ALL["BSR"](alpha=alpha, seed=seed).fit(x, y, epochs=2, verbose=0)
@@ -305,6 +321,8 @@ def test_models_of_one_shape_share_one_compiled_solver():
 def test_training_on_batches_by_hand():
     x, y = data("BSR")
     model, same = ALL["BSR"](alpha=0.01), ALL["BSR"](alpha=0.01)
+    model.compile(kb.BlockLineSearch(blocks="factor"))
+    same.compile(kb.BlockLineSearch(blocks="factor"))
     logs = [model.train_on_batch(x, y, return_dict=True) for _ in range(4)]
     assert [int(log["active_block"]) for log in logs] == [0, 1, 2, 3]
     same.fit(x, y, epochs=1, verbose=0)

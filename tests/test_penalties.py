@@ -26,6 +26,16 @@ def test_value_gradient_and_curvature(name, L):
     np.testing.assert_allclose(penalty.curvature(tD, tB), values[0] - 2 * values[1] + values[2], rtol=1e-10)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_hessian_product_is_the_derivative_of_the_gradient(name):
+    A, B = map(ops.convert_to_tensor, random_factors(L=3))
+    dA, dB = map(ops.convert_to_tensor, random_factors(L=3, seed=5))
+    penalty, h = penalties.get(name, alpha=1.0), 1e-5
+    ahead, behind = penalty.gradient(A + h * dA, B + h * dB), penalty.gradient(A - h * dA, B - h * dB)
+    for product, after, before in zip(penalty.hessian_product(A, B, dA, dB), ahead, behind, strict=True):
+        np.testing.assert_allclose(product, (after - before) / (2 * h), atol=1e-6)
+
+
 def test_frobenius_never_forms_an_image_sized_matrix(monkeypatch):
     seen = []
     einsum = ops.einsum

@@ -1,0 +1,101 @@
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_bilinear import bilinear_math as bm
+from keras_bilinear import penalties
+from keras_bilinear.blocks import Factors
+from keras_bilinear.descent import Samples
+from keras_bilinear.growth import silent_ranks, wake_silent_ranks
+from tests import reference
+from tests.problems import one_hot, planted
+
+ALPHA = 1e-3
+
+
+class Case:
+    def __init__(self, K=3, L=2, T=200):
+        problem = planted(T=T, K=K, L=L)
+        self.X, self.C = ops.convert_to_tensor(problem.X), one_hot(problem.y, K)
+        self.samples = Samples(ops.convert_to_tensor(self.C), bm.normalised_weights(ops.ones(T, "float64")))
+        self.A, self.B = ops.convert_to_tensor(problem.A), ops.convert_to_tensor(problem.B)
+
+    def wake(self, A, B, bias=None, penalty=penalties.Product):
+        return wake_silent_ranks(self.X, self.samples, Factors(A, B, bias), ALPHA, penalty)
+
+    def objective(self, A, B, name="product", bias=None):
+        A, B = np.asarray(A), np.asarray(B)
+        return reference.objective(np.asarray(self.X), self.C, np.ones(len(self.C)), A, B, ALPHA, name, bias)
+
+
+def test_a_rank_is_silent_when_only_its_left_factor_is_zero():
+    A, B = np.ones((3, 2, 2)), np.ones((3, 2, 2))
+    A[1:] = 0
+    B[2] = 0
+    expected = [[False, False], [True, True], [False, False]]
+    assert np.array_equal(silent_ranks(Factors(ops.convert_to_tensor(A), ops.convert_to_tensor(B), None)), expected)
+
+
+@pytest.mark.parametrize("K", [1, 3])
+@pytest.mark.parametrize("name", penalties.PENALTIES)
+def test_fresh_factors_take_the_leading_singular_pairs_of_the_negative_gradient(K, name):
+    case = Case(K)
+    A, B, _ = case.wake(ops.zeros_like(case.A), case.B, penalty=penalties.PENALTIES[name])
+    zeros = np.zeros(case.A.shape)
+    p = reference.probabilities(np.zeros(case.C.shape))
+    for k in range(K):
+        G = np.mean((p - case.C)[:, k, None, None] * np.asarray(case.X), axis=0)
+        U, s, Vt = np.linalg.svd(-G)
+        expected = (U[:, :2] * s[:2]) @ Vt[:2]
+        W = np.asarray(bm.merged_weights(A, B))[k]
+        eta = np.sum(W * expected) / np.sum(expected**2)
+        assert eta > 0
+        np.testing.assert_allclose(W, eta * expected, atol=1e-10)
+    assert case.objective(A, B, name) < case.objective(zeros, case.B, name)
+
+
+def test_sounding_ranks_keep_what_they_have():
+    case = Case()
+    A = case.A * np.array([1.0, 0.0])[:, None, None]
+    woken = case.wake(A, case.B)
+    np.testing.assert_array_equal(woken.A[0], A[0])
+    np.testing.assert_array_equal(woken.B[0], case.B[0])
+    assert np.all(np.any(np.asarray(woken.A[1]) != 0, axis=0))
+    assert case.objective(woken.A, woken.B) < case.objective(A, case.B)
+
+
+def test_a_class_may_have_ranks_switched_off():
+    case = Case()
+    A, B = np.zeros(case.A.shape), np.array(case.B)
+    B[1, :, 0] = 0
+    woken = case.wake(ops.convert_to_tensor(A), ops.convert_to_tensor(B))
+    assert not np.any(woken.A[1, :, 0])
+    assert not np.any(woken.B[1, :, 0])
+    assert np.any(woken.A[1, :, 1])
+
+
+def test_ranks_beyond_the_size_of_the_image_stay_as_they_are():
+    case = Case()
+    B = ops.convert_to_tensor(np.random.default_rng(0).normal(size=(8, 5, 3)))
+    woken = case.wake(ops.zeros((8, 6, 3), "float64"), B)
+    assert not np.any(woken.A[5:])
+    np.testing.assert_array_equal(woken.B[5:], B[5:])
+
+
+def test_nothing_moves_where_it_would_raise_J():
+    """Labels that say nothing: the gradient is noise, and the penalty of waking a rank outweighs it."""
+    case = Case()
+    C = np.full(case.C.shape, 1 / 3)
+    case.samples = case.samples._replace(targets=ops.convert_to_tensor(C))
+    woken = case.wake(ops.zeros_like(case.A), case.B)
+    np.testing.assert_array_equal(woken.A, 0 * case.A)
+    np.testing.assert_array_equal(woken.B, case.B)
+
+
+def test_the_bias_is_counted_in():
+    case = Case()
+    bias = ops.convert_to_tensor([0.3, -0.2, 0.1], "float64")
+    woken = case.wake(ops.zeros_like(case.A), case.B, bias)
+    np.testing.assert_array_equal(woken.bias, bias)
+    J = case.objective(woken.A, woken.B, bias=np.asarray(bias))
+    assert case.objective(np.zeros(case.A.shape), case.B, bias=np.asarray(bias)) > J
