@@ -146,7 +146,7 @@ def curvature(X: Tensor, samples: Samples, factors: Factors, alpha: Tensor, pena
     A, B, bias = factors
     chosen = slice(None, None, stride(ops.shape(X)[0]))
     # A slice with a computed stride forgets the static shape.
-    X, w = ops.reshape(X[chosen], (-1, *X.shape[1:])), samples.weights[chosen]
+    X, w = ops.reshape(X[chosen], (-1, *X.shape[1:])), ops.reshape(samples.weights[chosen], (-1,))
     z = bm.logits(X, A, B)
     p = bm.probabilities(z if bias is None else z + bias)
     F = [bm.left_features(X, B), bm.right_features(X, A)]

@@ -216,7 +216,9 @@ class ImageRegression(AlternatingTraining, keras.Model):
         options["steps_per_epoch"] = options.get("steps_per_epoch") or self.num_blocks
         if isinstance(options.get("validation_data"), tuple):
             options["validation_batch_size"] = options.get("validation_batch_size") or 4096
-        return {**options, "x": tf.data.Dataset.from_tensors((x, y, weight)).repeat(), "shuffle": False}
+        # As tensors already: a data set made of NumPy arrays holds two copies of them.
+        batch = tuple(tf.convert_to_tensor(part) for part in (x, y, weight))
+        return {**options, "x": tf.data.Dataset.from_tensors(batch).repeat(), "shuffle": False}
 
     @property
     def num_blocks(self) -> int:
@@ -249,7 +251,8 @@ class ImageRegression(AlternatingTraining, keras.Model):
 
     def exact_step(self, x: Tensor, y: Tensor, weight: Tensor) -> dict[str, Tensor]:
         """Solves the active block on all the data and passes the turn to the next."""
-        x = self.as_matrices(x)  # a graph that serves batches of several sizes no longer knows the shape
+        # A graph that serves batches of several sizes no longer knows their rank.
+        x, weight = self.as_matrices(x), ops.reshape(weight, (-1,))
         C = targets(y, self.units, weight.dtype)
         active = self.schedule.active.value % self.num_blocks
         solution = self.solve_active_block(x, Samples(C, bm.normalised_weights(weight)), active)
