@@ -42,8 +42,15 @@ class Autodiff:
     """Gradient descent on all factors by autodiff of the whole model, with Armijo's rule."""
 
     def __init__(
-        self, logits: Callable[..., tf.Tensor], factors: tuple[np.ndarray, ...], x: np.ndarray, y: np.ndarray
+        self,
+        logits: Callable[..., tf.Tensor],
+        factors: tuple[np.ndarray, ...],
+        x: np.ndarray,
+        y: np.ndarray,
+        penalty: str = "sum",
+        alpha: float = ALPHA,
     ):
+        self.penalty, self.alpha = kb.penalties.PENALTIES[penalty], alpha
         self.logits, self.X = logits, tf.constant(x)
         self.A, self.B = (tf.Variable(factor) for factor in factors)
         self.C = targets(tf.constant(y), factors[0].shape[2], "float32")
@@ -51,9 +58,9 @@ class Autodiff:
         self.step = tf.function(self.iterate)
 
     def objective(self) -> tf.Tensor:
-        """J = V + alpha R of the whole model, with the sum penalty."""
+        """J = V + alpha R of the whole model, with the given penalty."""
         V = bm.cross_entropy(self.logits(self.X, self.A, self.B), self.C, self.w)
-        return V + ALPHA * kb.penalties.Sum.value(tf.identity(self.A), tf.identity(self.B))
+        return V + self.alpha * self.penalty.value(tf.identity(self.A), tf.identity(self.B))
 
     def iterate(self) -> tf.Tensor:
         """One step with the largest eta = 1, 1/2, 1/4, ... that satisfies Armijo's rule; returns J."""
@@ -94,7 +101,7 @@ def main() -> None:
         name: Autodiff(logits, model.factors(), x, y)
         for name, logits in {"autodiff as written": as_written, "autodiff, W merged": bm.logits}.items()
     }
-    model.compile(kb.BlockLineSearch("gradient_descent", max_inner=ITERATIONS, tolerance=0.0))
+    model.compile(kb.BlockLineSearch("gradient_descent", "factor", max_inner=ITERATIONS, tolerance=0.0))
     model.fit(x, y, verbose=0)
     for autodiff in naive.values():
         autodiff.step()

@@ -14,6 +14,7 @@ from keras_bilinear.models import (
     LinearSoftmaxRegression,
 )
 from keras_bilinear.optimizers import BlockLineSearch
+from keras_bilinear.path import regularization_path
 from keras_bilinear.verification import VerificationError, verify_tflite
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "from_dense",
     "losses",
     "penalties",
+    "regularization_path",
     "to_dense",
     "verify_tflite",
 ]

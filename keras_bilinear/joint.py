@@ -162,8 +162,8 @@ def curvature(X: Tensor, samples: Samples, factors: Factors, alpha: Tensor, pena
 
 
 def stride(T: Tensor) -> Tensor:
-    """Every how many of T images one is taken for the curvature: a fourth of them, or some 4,096 of very many."""
-    return ops.maximum(ops.maximum(1, ops.minimum(4, T // 1024)), T // 4096)
+    """Every how many of T images one is taken for the curvature: a fourth of them, or some 2,048 of very many."""
+    return ops.maximum(ops.maximum(1, ops.minimum(4, T // 1024)), T // 2048)
 
 
 def penalty_matrix(factors: Factors, penalty: type[Penalty]) -> Tensor:

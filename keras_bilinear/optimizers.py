@@ -24,16 +24,17 @@ MAX_INNER = {"joint": 20, "side": 100, "factor": 100}
 
 @keras.saving.register_keras_serializable(package="keras_bilinear")
 class BlockLineSearch(keras.optimizers.Optimizer):
-    """Algorithms 1 and 2 of the paper: each block of factors is solved to convergence with exact line searches.
+    """Exact line searches on the full batch: all factors at once, or block by block as Algorithms 1 and 2 do.
 
     J never rises: from one step to the next by no more than float32 rounding, 1e-6 of J plus 1e-7 of the largest
     logit. A J near zero, on separable data with alpha = 0, is all rounding.
 
     Args:
-        inner: How a block is solved. "gradient_descent" is the paper to the letter; "cg" (nonlinear conjugate
-            gradient) and "newton_cg" (truncated Newton) reach the same block optimum in fewer iterations.
-        blocks: "factor" moves one a_l or b_l at a time, as the paper does; "side" all ranks of A, then of B.
-        max_inner: Iterations a block may take.
+        inner: The direction of a line search: "cg" (nonlinear conjugate gradient), "newton_cg" (truncated Newton)
+            or "gradient_descent"; the last with blocks="factor" is the paper to the letter.
+        blocks: "factor" moves one a_l or b_l at a time, as the paper does; "side" all ranks of A, then of B;
+            "joint", the default and by far the fastest, all factors at once, preconditioned by their curvature.
+        max_inner: Iterations a block may take; by default 100, or 20 for "joint", which then renews the curvature.
         tolerance: A block has converged when an iteration lowers J by no more than this fraction of J.
 
     Raises:

@@ -1,0 +1,88 @@
+import numpy as np
+import pytest
+
+import keras_bilinear as kb
+from tests.problems import planted
+
+ALPHAS, RANKS = (1e-1, 1e-3), (1, 3)
+
+
+@pytest.fixture(scope="module")
+def data():
+    problem = planted(T=500, scale=2.0)
+    return problem.X.astype("float32"), problem.y
+
+
+@pytest.fixture(scope="module")
+def path(data):
+    return kb.regularization_path(kb.BilinearSoftmaxRegression(3, 1), *data, ALPHAS, RANKS, verbose=0)
+
+
+def test_one_point_for_each_rank_and_alpha(path):
+    assert [(point.rank, pytest.approx(point.alpha)) for point in path.points] == [
+        (rank, alpha) for rank in RANKS for alpha in ALPHAS
+    ]
+    assert [point.parameters for point in path.points] == [33, 33, 99, 99]
+    assert all(point.factors[0].shape == (point.rank, 6, 3) for point in path.points)
+
+
+def test_every_point_is_as_good_as_a_fit_of_its_own(path, data):
+    x, y = (part[:400] for part in data)
+    for point in path.points:
+        model = path.model(point)
+        assert model.objective(x, y) == pytest.approx(point.objective, rel=1e-5)
+        alone = kb.BilinearSoftmaxRegression(3, point.rank, alpha=point.alpha, seed=0)
+        alone.fit(x, y, epochs=30, verbose=0)
+        assert point.objective <= 1.02 * alone.objective(x, y)
+
+
+def test_accuracy_is_that_on_the_held_out_images(path, data):
+    x, y = (part[400:] for part in data)
+    for point in path.points:
+        guess = path.model(point).predict(x, verbose=0).argmax(axis=1)
+        assert point.accuracy == np.mean(guess == y)
+        assert point.standard_error == pytest.approx(np.sqrt(point.accuracy * (1 - point.accuracy) / 100))
+
+
+def test_the_choice_is_the_smallest_within_one_standard_error(path):
+    best, chosen = path.best, path.one_standard_error
+    assert best.accuracy == max(point.accuracy for point in path.points)
+    assert chosen.accuracy >= best.accuracy - best.standard_error
+    smaller = [point for point in path.points if point.parameters < chosen.parameters]
+    assert all(point.accuracy < best.accuracy - best.standard_error for point in smaller)
+    assert path.model().rank == chosen.rank
+    assert str(path).count("\n") == len(path.points)
+    assert "best" in str(path)
+
+
+def test_binary_models_with_bias_and_one_more_rank_than_asked_for(data):
+    x, y = data
+    template = kb.BilinearLogisticRegression(1, penalty="sum", use_bias=True)
+    held_out = (x[:100], y[:100] == 2)
+    path = kb.regularization_path(template, x[100:], y[100:] == 2, [1e-2], [2], validation_data=held_out, verbose=0)
+    (point,) = path.points
+    assert point.parameters == 2 * 11 + 1
+    assert path.model().penalty_name == "sum"
+    guess = path.model().predict(x[:100], verbose=0)[:, 0] > 0.5
+    assert point.accuracy == np.mean(guess == held_out[1])
+    assert not template.built
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"alphas": []}, "at least one alpha"),
+        ({"ranks": []}, "at least one alpha"),
+        ({"alphas": [-1.0]}, "`alphas`"),
+        ({"ranks": [0]}, "`ranks`"),
+        ({"ranks": [1.5]}, "`ranks`"),
+        ({"model": kb.LinearSoftmaxRegression(3)}, "Expected a BilinearSoftmaxRegression"),
+        ({"y": np.zeros(3)}, "Expected `y`"),
+        ({"validation_split": 1.0}, "`validation_split`"),
+    ],
+)
+def test_bad_input(change, message, data):
+    x, y = data
+    options = {"model": kb.BilinearSoftmaxRegression(3, 1), "x": x, "y": y, "alphas": [0.1], "ranks": [1]} | change
+    with pytest.raises(ValueError, match=message):
+        kb.regularization_path(**options, verbose=0)
