@@ -25,11 +25,11 @@ ITERATIONS = 50
 ALPHA = 1e-3
 
 
-def mnist(samples: int) -> tuple[np.ndarray, np.ndarray]:
-    """The first training images, pixels in [0, 1], and their classes."""
+def mnist(split: str) -> tuple[np.ndarray, np.ndarray]:
+    """Images of a split, pixels in [0, 1], and their classes."""
     import tensorflow_datasets as tfds
 
-    x, y = tfds.as_numpy(tfds.load("mnist", split=f"train[:{samples}]", batch_size=-1, as_supervised=True))
+    x, y = tfds.as_numpy(tfds.load("mnist", split=split, batch_size=-1, as_supervised=True))
     return x[..., 0].astype("float32") / 255, y.astype("int32")
 
 
@@ -93,7 +93,7 @@ def main() -> None:
     parser.add_argument("--rank", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
-    x, y = mnist(options.samples)
+    x, y = mnist(f"train[:{options.samples}]")
     model = kb.BilinearSoftmaxRegression(
         10, options.rank, alpha=ALPHA, penalty="sum", input_shape=x.shape[1:], seed=0
     )

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import keras
 import matplotlib.pyplot as plt
 import numpy as np
-from benchmark_inner import Autodiff, as_written
+from benchmark_inner import Autodiff, as_written, mnist
 from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression
 
@@ -256,14 +256,6 @@ def growth() -> None:
         exponent = np.polyfit(np.log(sizes), np.log(times), 1)[0]
         row = ", ".join(f"{size:,}: {1e3 * second:.2f}" for size, second in zip(sizes, times, strict=True))
         print(f"  {'M N' if name == 'side' else name:4} {row:45} exponent {exponent:.2f}", flush=True)
-
-
-def mnist(split: str) -> tuple[np.ndarray, np.ndarray]:
-    """Images of a split with pixels in [0, 1], and their classes."""
-    import tensorflow_datasets as tfds
-
-    x, y = tfds.as_numpy(tfds.load("mnist", split=split, batch_size=-1, as_supervised=True))
-    return x[..., 0].astype("float32") / 255, y.astype("int32")
 
 
 def main() -> None:

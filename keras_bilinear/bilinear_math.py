@@ -29,15 +29,21 @@ def merged_weights(A: Tensor, B: Tensor) -> Tensor:
     return ops.einsum("lmk,lnk->kmn", A, B)
 
 
-def logits(X: Tensor, A: Tensor, B: Tensor) -> Tensor:
-    """z_{t,k} = sum_l a_{l,k}^T X_t b_{l,k} (Eq. zk.BL). X (..., M, N) -> z (..., K).
+def kernel(A: Tensor, B: Tensor) -> Tensor:
+    """W as a dense kernel, (M N, K). A (L, M, K), B (L, N, K)."""
+    return ops.reshape(ops.einsum("lmk,lnk->mnk", A, B), (-1, A.shape[2]))
+
+
+def logits(X: Tensor, A: Tensor, B: Tensor, bias: Tensor | None = None) -> Tensor:
+    """z_{t,k} = sum_l a_{l,k}^T X_t b_{l,k} + bias_k (Eq. zk.BL). X (..., M, N) -> z (..., K).
 
     W is merged first: one product with X costs T.MN.K multiply-adds, the factored form L times as many.
     """
-    W = ops.einsum("lmk,lnk->mnk", A, B)
-    M, N, K = W.shape
-    z = ops.matmul(ops.reshape(X, (-1, M * N)), ops.reshape(W, (M * N, K)))
-    return z if len(X.shape) == 3 else ops.reshape(z, (*ops.shape(X)[:-2], K))
+    W = kernel(A, B)
+    MN, K = W.shape
+    z = ops.matmul(ops.reshape(X, (-1, MN)), W)
+    z = z if len(X.shape) == 3 else ops.reshape(z, (*ops.shape(X)[:-2], K))
+    return z if bias is None else z + bias
 
 
 def left_features(X: Tensor, B: Tensor) -> Tensor:

@@ -30,6 +30,10 @@ class Samples(NamedTuple):
     targets: Tensor
     weights: Tensor
 
+    def residual(self, p: Tensor) -> Tensor:
+        """dV/dz = w (p - c), (T, K) (Eqs. "cost gradient: bsr")."""
+        return self.weights[:, None] * (p - self.targets)
+
 
 class Path(NamedTuple):
     """The way from U along d: z' and z'' (T, K), None where the logits are affine, and the penalty.
@@ -117,7 +121,7 @@ def newton_cg(problem: Problem, samples: Samples, point: Point, g_old: Tensor, d
     norm = ops.norm(point.g)
     target = ops.minimum(0.5, ops.sqrt(norm)) * norm
     weights = samples.weights[:, None]
-    residual = weights * (point.p - samples.targets)
+    residual = samples.residual(point.p)
     product = problem.hessian(point.U, residual, lambda dz: weights * covariance_product(point.p, dz))
 
     def unsolved(i: Tensor, d: Tensor, r: Tensor, h: Tensor, v: Tensor) -> Tensor:
@@ -186,7 +190,7 @@ def minimise(
 def differentiate(problem: Problem, samples: Samples, U: Tensor, z: Tensor, J: Tensor) -> Point:
     """The gradient at U, from the residual w (p - c) (Eqs. "cost gradient: bsr")."""
     p = probabilities(z)
-    return Point(U, z, J, problem.gradient(U, samples.weights[:, None] * (p - samples.targets)), p)
+    return Point(U, z, J, problem.gradient(U, samples.residual(p)), p)
 
 
 def line_search(path: Path, samples: Samples, point: Point, d: Tensor) -> tuple[Tensor, Tensor]:

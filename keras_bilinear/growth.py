@@ -38,7 +38,7 @@ def wake_silent_ranks(
     A, B, bias = factors
     (L, M, K), N = A.shape, B.shape[1]
     start = at(X, samples, factors, alpha, penalty)
-    G = ops.matmul(ops.transpose(residual(samples, start)), ops.reshape(X, (-1, M * N)))
+    G = ops.matmul(ops.transpose(samples.residual(start.p)), ops.reshape(X, (-1, M * N)))
     u, v = bm.truncated_factors(ops.reshape(-G, (K, M, N)), rank=L)
     silent = silent_ranks(factors)
     turn = ops.maximum(ops.cumsum(ops.cast(silent, "int32"), axis=0) - 1, 0)[:, None, :]
@@ -55,7 +55,7 @@ def reach(X: Tensor, samples: Samples, start: Start, u: Tensor, v: Tensor) -> Te
     """The eta > 0 that minimises V along W + eta sum_l u v^T, a convex function."""
     dz, nothing = bm.logits(X, u, v), ops.zeros_like(start.J)
     V = bm.cross_entropy(start.z, samples.targets, samples.weights)
-    slope = inner(residual(samples, start), dz)
+    slope = inner(samples.residual(start.p), dz)
     # line_search reads the slope off the gradient and the direction: here both are the scalar eta's.
     point = Point(nothing, start.z, V, slope, start.p)
     return line_search(Path(dz, None, lambda eta: (nothing,) * 3), samples, point, ops.ones_like(slope))[0]
@@ -64,12 +64,6 @@ def reach(X: Tensor, samples: Samples, start: Start, u: Tensor, v: Tensor) -> Te
 def at(X: Tensor, samples: Samples, factors: Factors, alpha: Tensor, penalty: type[Penalty]) -> Start:
     """z, p and J of the factors."""
     A, B, bias = factors
-    z = bm.logits(X, A, B)
-    z = z if bias is None else z + bias
+    z = bm.logits(X, A, B, bias)
     V = bm.cross_entropy(z, samples.targets, samples.weights)
     return Start(z, bm.probabilities(z), V + alpha * penalty.value(A, B))
-
-
-def residual(samples: Samples, start: Start) -> Tensor:
-    """dV/dz = w (p - c), (T, K)."""
-    return samples.weights[:, None] * (start.p - samples.targets)

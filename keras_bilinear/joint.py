@@ -38,9 +38,7 @@ class Joint(NamedTuple):
     inverse: Tensor
 
     def logits(self, U: Tensor) -> Tensor:
-        A, B, bias = split(U, self.shape)
-        z = bm.logits(self.X, A, B)
-        return z if bias is None else z + bias
+        return bm.logits(self.X, *split(U, self.shape))
 
     def penalty(self, U: Tensor) -> Tensor:
         A, B, _ = split(U, self.shape)
@@ -55,8 +53,8 @@ class Joint(NamedTuple):
         """z' is linear and z'' quadratic in d; both come from one product with the images."""
         (A, B, _), (dA, dB, dbias) = split(U, self.shape), split(d, self.shape)
         K = U.shape[1]
-        first = weights(dA, B) + weights(A, dB)
-        both = ops.matmul(self.flat(), ops.concatenate([first, weights(dA, dB)], axis=1))
+        first = bm.kernel(dA, B) + bm.kernel(A, dB)
+        both = ops.matmul(self.flat(), ops.concatenate([first, bm.kernel(dA, dB)], axis=1))
         dz, ddz = both[:, :K], both[:, K:]
 
         def penalty(eta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -70,14 +68,14 @@ class Joint(NamedTuple):
     def hessian(self, U: Tensor, residual: Tensor, curve: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         """v -> J_z^T curve(J_z v), and what bends because both factors of W move: G^T v and the penalty."""
         A, B, _ = split(U, self.shape)
-        G = ops.reshape(self.adjoint(residual), (A.shape[1], B.shape[1], -1))
+        G = self.adjoint(residual)
 
         def product(v: Tensor) -> Tensor:
             vA, vB, vbias = split(v, self.shape)
-            dz = ops.matmul(self.flat(), weights(vA, B) + weights(A, vB))
+            dz = ops.matmul(self.flat(), bm.kernel(vA, B) + bm.kernel(A, vB))
             flat = self.pull_back(U, curve(dz if vbias is None else dz + vbias))
             pA, pB = self.R.hessian_product(A, B, vA, vB)
-            bent_A, bent_B = ops.einsum("mnk,lnk->lmk", G, vB), ops.einsum("mnk,lmk->lnk", G, vA)
+            bent_A, bent_B = pull(G, vA, vB)
             return flat + join(bent_A + self.alpha * pA, bent_B + self.alpha * pB, self.no_bias())
 
         return product
@@ -97,8 +95,7 @@ class Joint(NamedTuple):
     def pull_back(self, U: Tensor, residual: Tensor) -> Tensor:
         """dV/dU by the chain rule over W_k = sum_l a_{l,k} b_{l,k}^T."""
         A, B, bias = split(U, self.shape)
-        G = ops.reshape(self.adjoint(residual), (A.shape[1], B.shape[1], -1))
-        gA, gB = ops.einsum("mnk,lnk->lmk", G, B), ops.einsum("mnk,lmk->lnk", G, A)
+        gA, gB = pull(self.adjoint(residual), A, B)
         return join(gA, gB, None if bias is None else ops.sum(residual, axis=0))
 
     def no_bias(self) -> Tensor | None:
@@ -117,17 +114,7 @@ def solve_joint(
 ) -> tuple[Factors, Solution]:
     """Lowers J over all factors at once, from where they are.
 
-    Args:
-        X: Images (T, M, N).
-        samples: Targets C (T, K) and weights w (T,).
-        factors: A, B and the bias.
-        inverse: The inverse of what `curvature` gave, (K, D, D).
-        alpha: Weight of the penalty, scalar.
-        penalty: R.
-        solver: What descends.
-
-    Returns:
-        The new factors, and how they were found.
+    `inverse` is the inverse of what `curvature` gave, (K, D, D); the rest is as in `blocks.solve_active`.
     """
     problem = Joint(X, factors, alpha, penalty, inverse)
     solution = solver(problem, samples, join(*factors))
@@ -147,8 +134,7 @@ def curvature(X: Tensor, samples: Samples, factors: Factors, alpha: Tensor, pena
     chosen = slice(None, None, stride(ops.shape(X)[0]))
     # A slice with a computed stride forgets the static shape.
     X, w = ops.reshape(X[chosen], (-1, *X.shape[1:])), ops.reshape(samples.weights[chosen], (-1,))
-    z = bm.logits(X, A, B)
-    p = bm.probabilities(z if bias is None else z + bias)
+    p = bm.probabilities(bm.logits(X, A, B, bias))
     F = [bm.left_features(X, B), bm.right_features(X, A)]
     if bias is not None:
         F.append(ops.ones_like(F[0][:, :, :1]))
@@ -181,9 +167,10 @@ def penalty_matrix(factors: Factors, penalty: type[Penalty]) -> Tensor:
     )
 
 
-def weights(A: Tensor, B: Tensor) -> Tensor:
-    """W as (M N, K). A (L, M, K), B (L, N, K)."""
-    return ops.reshape(ops.einsum("lmk,lnk->mnk", A, B), (-1, A.shape[2]))
+def pull(G: Tensor, A: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:
+    """(G_k b_{l,k}, G_k^T a_{l,k}): what a change G of dV/dW does to either side. G (M N, K)."""
+    G = ops.reshape(G, (A.shape[1], B.shape[1], -1))
+    return ops.einsum("mnk,lnk->lmk", G, B), ops.einsum("mnk,lmk->lnk", G, A)
 
 
 def join(A: Tensor, B: Tensor, bias: Tensor | None) -> Tensor:

@@ -160,8 +160,8 @@ class BilinearDense(keras.layers.Layer):
             )
         if has_channel(X.shape):
             X = ops.squeeze(X, axis=-1)
-        z = bm.logits(X, ops.cast(self.A, self.compute_dtype), ops.cast(self.B, self.compute_dtype))
-        return z if self.bias is None else z + ops.cast(self.bias, self.compute_dtype)
+        bias = None if self.bias is None else ops.cast(self.bias, self.compute_dtype)
+        return bm.logits(X, ops.cast(self.A, self.compute_dtype), ops.cast(self.B, self.compute_dtype), bias)
 
     def call(self, X: Tensor) -> Tensor:
         if self.factor_penalty is not None:

@@ -80,8 +80,8 @@ class BilinearRegression(ImageRegression):
         return solution
 
     def logits(self, X: Tensor) -> Tensor:
-        z = bm.logits(X, ops.cast(self.head.A, X.dtype), ops.cast(self.head.B, X.dtype))
-        return z if self.head.bias is None else z + ops.cast(self.head.bias.value, X.dtype)
+        bias = None if self.head.bias is None else ops.cast(self.head.bias.value, X.dtype)
+        return bm.logits(X, ops.cast(self.head.A, X.dtype), ops.cast(self.head.B, X.dtype), bias)
 
     def penalty(self) -> Tensor:
         return ops.cast(self.head.penalty(), self.solver_dtype)

@@ -10,7 +10,7 @@ import numpy as np
 
 from keras_bilinear.arguments import non_negative, positive_integer
 from keras_bilinear.callbacks import BlockConvergence, ConvergenceWarning
-from keras_bilinear.data import Batch, checked_batch, train_validation_split
+from keras_bilinear.data import Batch, checked_batch, class_indices, train_validation_split
 from keras_bilinear.models import BilinearRegression
 
 
@@ -53,10 +53,7 @@ class RegularizationPath:
         """The fitted model of a point, by default of `one_standard_error`, ready to predict, export or train on."""
         point = self.one_standard_error if point is None else point
         model = resized(self.template, point.rank, point.alpha)
-        A, B, *bias = point.factors
-        model.head.assign_factors(A, B)
-        if bias:
-            model.head.bias.assign(bias[0])
+        restore(model, point.factors)
         return model
 
     def __str__(self) -> str:
@@ -195,7 +192,7 @@ def measured(model: BilinearRegression, rank: int, train: Batch, held_out: Batch
     # One product: `predict` would spend longer on setting up than many of the fits take.
     z = keras.ops.convert_to_numpy(model.logits(keras.ops.convert_to_tensor(held_out.x)))
     guess = z[:, 0] > 0 if model.units == 1 else z.argmax(axis=1)
-    truth = held_out.y.argmax(axis=1) if held_out.y.ndim == 2 else held_out.y
+    truth = class_indices(held_out.y, model.units)
     accuracy = float(np.mean(guess == truth))
     A, B, *bias = state(model)
     factors = (A[:rank], B[:rank], *bias)
