@@ -16,7 +16,7 @@ from keras_bilinear.blocks import Factors, Solver
 from keras_bilinear.descent import Path, Samples, Solution, inner
 from keras_bilinear.penalties import Penalty
 
-DAMPING = 1e-3
+DAMPING = 0.3
 """Added to the diagonal of a class's curvature, as a fraction of the diagonal's mean."""
 
 
