@@ -40,8 +40,8 @@ class BilinearClassifier(ClassifierMixin, BaseEstimator):
         rank: L, the number of bilinear forms in each class.
         alpha: Weight of the penalty, >= 0.
         penalty: "product" (the paper's choice), "sum" or "frobenius".
-        use_bias: Whether each class has an intercept, which is not penalised. By default it has, unlike in the Keras
-            models: behind a scaler that centres the data nothing else can tell the classes' sizes.
+        use_bias: Whether each class has an intercept, which is not penalised. Unlike the Keras models it has one
+            by default: behind a scaler that centres the pixels nothing else can tell how frequent a class is.
         image_shape: (M, N) of an image; None reads it off X.
         tol: The fit has converged when a sweep improves J by less than this fraction of it.
         max_iter: Sweeps the fit may take.
