@@ -19,7 +19,9 @@ from keras_bilinear.callbacks import ConvergenceWarning
 from keras_bilinear.estimator import BATCH, image_shape
 
 EXPECTED_FAILURES = {
-    "check_sample_weight_equivalence_on_dense_data": "asks for 1e-7; J is minimised to `tol`, in float32",
+    "check_sample_weight_equivalence_on_dense_data": (
+        "asks for 1e-7, but J is not convex and is minimised in float32: a sum in another order can end elsewhere"
+    ),
 }
 
 NAMES = np.array(["nought", "one", "two"])  # in alphabetical order, as scikit-learn sorts labels
@@ -28,7 +30,7 @@ NAMES = np.array(["nought", "one", "two"])  # in alphabetical order, as scikit-l
 @parametrize_with_checks(
     [kb.BilinearClassifier(random_state=0)], expected_failed_checks=lambda estimator: EXPECTED_FAILURES
 )
-@pytest.mark.filterwarnings("ignore:The fit has not converged", "ignore:`y` holds one class only")
+@pytest.mark.filterwarnings("ignore:The fit has not converged")
 def test_contract_of_scikit_learn(estimator, check):
     check(estimator)
 
