@@ -1,5 +1,7 @@
 """Bilinear models for images in Keras: train with `model.fit`, export to the edge."""
 
+from typing import TYPE_CHECKING, Any
+
 from keras_bilinear import callbacks, losses, penalties
 from keras_bilinear._version import __version__
 from keras_bilinear.alternation import AlternatingModel
@@ -17,6 +19,10 @@ from keras_bilinear.optimizers import BlockLineSearch
 from keras_bilinear.path import regularization_path
 from keras_bilinear.verification import VerificationError, verify_tflite
 
+if TYPE_CHECKING:
+    from keras_bilinear.estimator import BilinearClassifier as BilinearClassifier
+
+# Without BilinearClassifier: importing all names must not need scikit-learn, an optional dependency.
 __all__ = [
     "AlternatingModel",
     "BilinearDense",
@@ -38,3 +44,15 @@ __all__ = [
     "to_dense",
     "verify_tflite",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "BilinearClassifier":
+        from keras_bilinear.estimator import BilinearClassifier
+
+        return BilinearClassifier
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, "BilinearClassifier"})

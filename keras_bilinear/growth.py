@@ -28,6 +28,17 @@ def silent_ranks(factors: Factors) -> Tensor:
     return ops.logical_and(ops.all(factors.A == 0, axis=1), ops.any(factors.B != 0, axis=1))
 
 
+def wake_if_silent(X: Tensor, samples: Samples, factors: Factors, alpha: Tensor, penalty: type[Penalty]) -> Factors:
+    """The factors with their silent ranks woken, if there are any: most steps have none, and pay nothing."""
+    return Factors(
+        *ops.cond(
+            ops.any(silent_ranks(factors)),
+            lambda: wake_silent_ranks(X, samples, factors, alpha, penalty),
+            lambda: factors,
+        )
+    )
+
+
 def wake_silent_ranks(
     X: Tensor, samples: Samples, factors: Factors, alpha: Tensor, penalty: type[Penalty]
 ) -> Factors:

@@ -12,7 +12,7 @@ from keras_bilinear import blocks as bl
 from keras_bilinear.arguments import non_negative, one_of, positive_integer
 from keras_bilinear.bilinear_math import Tensor
 from keras_bilinear.descent import DIRECTIONS, Problem, Samples, Solution, minimise
-from keras_bilinear.growth import silent_ranks, wake_silent_ranks
+from keras_bilinear.growth import wake_if_silent
 from keras_bilinear.joint import curvature, solve_joint
 from keras_bilinear.penalties import Penalty
 
@@ -91,27 +91,20 @@ class BlockLineSearch(keras.optimizers.Optimizer):
     ) -> tuple[bl.Factors, Solution]:
         """Solves block `active` of a bilinear model; shapes as in `blocks.solve_active`."""
         if self.blocks == "joint":
-            factors = bl.Factors(
-                *ops.cond(
-                    ops.any(silent_ranks(factors)),
-                    lambda: wake_silent_ranks(X, samples, factors, alpha, penalty),
-                    lambda: factors,
-                )
-            )
-            H = compiled(curvature, jit, ("penalty", penalty))(X, samples, factors, alpha)
-            # Between the two compiled parts: XLA has no fast matrix inverse on the CPU.
-            inverse = ops.inv(H)
+            # Without XLA where singular values or an inverse are taken: it has no fast ones on the CPU.
+            factors = compiled(wake_if_silent, False, ("penalty", penalty))(X, samples, factors, alpha)
+            inverse = ops.inv(compiled(curvature, jit, ("penalty", penalty))(X, samples, factors, alpha))
             step = compiled_solver(solve_joint, self.inner, jit, ("penalty", penalty))
-            return step(self._budget(X.dtype), X, samples, factors, inverse, alpha)
+            return step(X, samples, self._budget(X.dtype), factors, inverse, alpha)
         step = compiled_solver(bl.solve_active, self.inner, jit, ("blocks", self.blocks), ("penalty", penalty))
-        return step(self._budget(X.dtype), X, samples, factors, active, alpha=alpha)
+        return step(X, samples, self._budget(X.dtype), factors, active, alpha)
 
     def solve_linear(
         self, X: Tensor, samples: Samples, kernel: Tensor, bias: Tensor | None, alpha: Tensor, jit: bool = True
     ) -> Solution:
         """Solves a linear model, which is a single block; shapes as in `blocks.solve_linear`."""
         step = compiled_solver(bl.solve_linear, self.inner, jit)
-        return step(self._budget(X.dtype), X, samples, kernel, bias, alpha)
+        return step(X, samples, self._budget(X.dtype), kernel, bias, alpha)
 
     def _budget(self, dtype: Any) -> tuple[Tensor, Tensor]:
         return ops.copy(self._max_inner.value), ops.cast(ops.copy(self._tolerance.value), dtype)
@@ -129,9 +122,24 @@ class BlockLineSearch(keras.optimizers.Optimizer):
 
 @functools.cache
 def compiled(function: Callable[..., Any], jit: bool, *settings: tuple[str, Any]) -> Callable[..., Any]:
-    """`function` with its static settings bound; one for all models, so XLA compiles once a shape."""
+    """`function`, whose first arguments are X and the samples, as a graph with its static settings bound.
+
+    One for all models: XLA compiles it once a shape; without XLA it is traced once for any number of images.
+    """
     bound = functools.partial(function, **dict(settings))
-    return tf.function(bound, jit_compile=True, autograph=False) if jit else bound
+    if jit:
+        return tf.function(bound, jit_compile=True, autograph=False)
+    graph = tf.function(bound, autograph=False)
+
+    def call(X: Tensor, samples: Samples, *args: Any) -> Any:
+        any_number = tf.nest.map_structure(
+            lambda part: tf.TensorSpec((None, *part.shape[1:]), part.dtype), (X, samples)
+        )
+        # Traces it if there is no such graph yet; the call below then finds it.
+        graph.get_concrete_function(*any_number, *args)
+        return graph(X, samples, *args)
+
+    return call
 
 
 @functools.cache
@@ -140,13 +148,13 @@ def compiled_solver(
 ) -> Callable[..., Any]:
     """As `compiled`, for a function that takes a `solver`.
 
-    The first argument of the result is (max_inner, tolerance), the others are those of `pose`.
+    The third argument of the result is (max_inner, tolerance), the others are those of `pose`.
     """
 
-    def step(budget: tuple[Tensor, Tensor], *args: Any, **kwargs: Any) -> Any:
+    def step(X: Tensor, samples: Samples, budget: tuple[Tensor, Tensor], *args: Any, **settings: Any) -> Any:
         def solver(problem: Problem, samples: Samples, U: Tensor) -> Solution:
             return minimise(problem, samples, U, DIRECTIONS[inner], *budget)
 
-        return pose(*args, **kwargs, solver=solver)
+        return pose(X, samples, *args, **settings, solver=solver)
 
     return compiled(step, jit, *settings)

@@ -100,7 +100,9 @@ class ImageRegression(AlternatingTraining, keras.Model):
             optimizer: `BlockLineSearch()` by default; any Keras optimizer trains on mini-batches.
             loss: The cross-entropy of the paper by default; takes integer and one-hot labels.
             metrics: As in Keras; by default the accuracy, whatever form the labels have.
-            jit_compile: As in Keras; "auto" compiles the solver of `BlockLineSearch` with XLA.
+            jit_compile: As in Keras; "auto" compiles the solver of `BlockLineSearch` with XLA, once a shape.
+                Without XLA it is traced once for any number of images; with `run_eagerly` nothing else is traced,
+                which suits many short fits.
             **kwargs: As in Keras.
         """
         optimizer = BlockLineSearch() if optimizer is None else optimizer

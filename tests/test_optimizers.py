@@ -1,7 +1,10 @@
 import keras
 import pytest
+from keras import ops
 
 from keras_bilinear import BlockLineSearch
+from keras_bilinear.descent import Samples
+from keras_bilinear.optimizers import compiled
 
 
 def test_config_round_trip_through_keras():
@@ -36,3 +39,17 @@ def test_bad_assignments_change_nothing():
     with pytest.raises(ValueError, match="`tolerance`"):
         optimizer.tolerance = -1.0
     assert optimizer.max_inner == 7
+
+
+def test_without_xla_one_graph_serves_any_number_of_images():
+    traced = []
+
+    def total(X, samples, bias, scale):
+        traced.append(X.shape)
+        return scale * ops.sum(ops.sum(X, axis=(1, 2)) * samples.weights)
+
+    solve = compiled(total, False, ("scale", 2.0))
+    for T in (1, 3, 4):
+        samples = Samples(ops.ones((T, 2)), ops.ones((T,)))
+        assert float(solve(ops.ones((T, 5, 6)), samples, None)) == 60 * T
+    assert traced == [(None, 5, 6)]

@@ -1,6 +1,8 @@
 import subprocess
 import sys
 
+import pytest
+
 import keras_bilinear as kb
 
 HEAVY = ["matplotlib", "tensorflow_datasets", "sklearn", "scipy.optimize", "tensorboard", "ai_edge_litert"]
@@ -17,3 +19,14 @@ def test_import_pulls_in_nothing_optional():
 def test_public_names_exist():
     for name in kb.__all__:
         assert hasattr(kb, name)
+
+
+def test_the_classifier_for_scikit_learn_is_public_but_imported_when_asked_for():
+    from keras_bilinear.estimator import BilinearClassifier
+
+    assert kb.BilinearClassifier is BilinearClassifier
+    assert {"BilinearClassifier", *kb.__all__} <= set(dir(kb))
+    # Importing all names must not need scikit-learn.
+    assert "BilinearClassifier" not in kb.__all__
+    with pytest.raises(AttributeError, match="has no attribute 'BilinearForest'"):
+        _ = kb.BilinearForest
