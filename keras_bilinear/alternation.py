@@ -85,9 +85,15 @@ class AlternatingTraining(Host):
     def fit(self, *args: Any, **kwargs: Any) -> keras.callbacks.History:
         """As `keras.Model.fit`. Without a callback that decides when a block is done, each epoch ends one."""
         self.refuse_replicas()
+        # By name, whether they were given by position or by name.
+        named = inspect.signature(keras.Model.fit).bind(self, *args, **kwargs).arguments
+        options = self.prepare({name: value for name, value in named.items() if name != "self"})
         self.refuse_frozen()
-        options = fit_options(self, args, kwargs)
         return super().fit(**{**options, "callbacks": self.with_turns(options.get("callbacks"))})
+
+    def prepare(self, options: dict[str, Any]) -> dict[str, Any]:
+        """The options of `fit` that Keras gets; models that know their data check it here."""
+        return options
 
     def refuse_frozen(self) -> None:
         """Raises a ValueError if a factor is not trainable: its turn would come, and nothing would move."""
@@ -213,12 +219,6 @@ def bilinear_layers(model: keras.Model) -> list[BilinearDense]:
         elif isinstance(layer, keras.Model):
             found |= {id(inner): inner for inner in bilinear_layers(layer)}
     return list(found.values())
-
-
-def fit_options(model: keras.Model, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a `fit` call by name, whether they were given by position or by name."""
-    named = inspect.signature(keras.Model.fit).bind(model, *args, **kwargs).arguments
-    return {name: value for name, value in named.items() if name != "self"}
 
 
 def inner_optimizer(optimizer: Any) -> Any:

@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +24,7 @@ def checked_batch(
     y: Any,
     K: int,
     sample_weight: Any = None,
-    class_weight: dict[int, float] | None = None,
+    class_weight: Mapping[Any, float] | None = None,
     size: tuple[int, int] | None = None,
     dtype: str = "float32",
 ) -> Batch:
@@ -47,7 +48,7 @@ def checked_batch(
         weight = checked_weights(sample_weight, len(images)).astype(dtype)
     check_finite(weight, "sample_weight")
     if class_weight is not None:
-        weight = weight * class_weights(class_weight, class_indices(labels, K), max(K, 2)).astype(dtype)
+        weight = weight * class_weights(class_weight, max(K, 2)).astype(dtype)[class_indices(labels, K)]
     if not weight.any():
         raise ValueError("Expected some samples to have weight. Received: weights that are all zero")
     return Batch(images, labels, weight)
@@ -125,14 +126,17 @@ def checked_weights(sample_weight: Any, T: int) -> np.ndarray:
     return weight.reshape(-1).astype("float64")
 
 
-def class_weights(class_weight: dict[int, float], classes: np.ndarray, K: int) -> np.ndarray:
-    """The weight of each sample's class, (T,)."""
-    unknown = sorted(str(name) for name in class_weight if name not in range(K))
+def class_weights(class_weight: Any, classes: int) -> np.ndarray:
+    """The weight of each class, (classes,), from a dict of some of them; 1 for those left out."""
+    if not isinstance(class_weight, Mapping):
+        raise ValueError(f"Expected `class_weight` to map classes to weights. Received: {class_weight!r}")
+    # A class may be any number that equals it, as 1.0 does.
+    unknown = sorted(str(name) for name in class_weight if name not in range(classes))
     if unknown:
-        raise ValueError(f"Expected `class_weight` keys from 0 to {K - 1}. Received: {', '.join(unknown)}")
-    table = np.ones(K)
-    table[list(class_weight)] = checked_weights(list(class_weight.values()), len(class_weight))
-    return table[classes]
+        raise ValueError(f"Expected `class_weight` keys from 0 to {classes - 1}. Received: {', '.join(unknown)}")
+    weights = np.ones(classes)
+    weights[[int(name) for name in class_weight]] = checked_weights(list(class_weight.values()), len(class_weight))
+    return weights
 
 
 def class_indices(labels: np.ndarray, K: int) -> np.ndarray:

@@ -9,10 +9,17 @@ import tensorflow as tf
 from keras import ops
 
 from keras_bilinear import bilinear_math as bm
-from keras_bilinear.alternation import AlternatingTraining, check_from_logits, fit_options
+from keras_bilinear.alternation import AlternatingTraining, check_from_logits
 from keras_bilinear.arguments import non_negative, positive_integer
 from keras_bilinear.bilinear_math import Tensor
-from keras_bilinear.data import Batch, checked_batch, is_array, the_only_batch, train_validation_split
+from keras_bilinear.data import (
+    Batch,
+    checked_batch,
+    class_weights,
+    is_array,
+    the_only_batch,
+    train_validation_split,
+)
 from keras_bilinear.descent import Samples, Solution
 from keras_bilinear.layers import matrix_shape
 from keras_bilinear.losses import Accuracy, CrossEntropy, is_plain_cross_entropy, targets
@@ -151,13 +158,16 @@ class ImageRegression(AlternatingTraining, keras.Model):
         """
         if not self.compiled:
             self.compile()
-        options = fit_options(self, args, kwargs)
-        self.refuse_replicas()
+        return super().fit(*args, **kwargs)
+
+    def prepare(self, options: dict[str, Any]) -> dict[str, Any]:
+        if options.get("class_weight") is not None:
+            # Every class by its number: Keras refuses a data set's classes that are left out.
+            weights = class_weights(options["class_weight"], max(self.units, 2))
+            options = {**options, "class_weight": dict(enumerate(weights.tolist()))}
         if self.is_exact:
-            return super().fit(**self.full_batch_options(options))
-        if is_array(options.get("x")):
-            options = self.checked_options(options)
-        return super().fit(**options)
+            return self.full_batch_options(options)
+        return self.checked_options(options) if is_array(options.get("x")) else options
 
     def checked_options(self, options: dict[str, Any]) -> dict[str, Any]:
         """The options of `fit` with arrays checked, weights merged and the validation part split off."""
@@ -238,9 +248,11 @@ class ImageRegression(AlternatingTraining, keras.Model):
 
     def refuse_change(self, batch: Batch) -> None:
         """Raises a ValueError if this is not the batch of the previous call: J would rise from batch to batch."""
-        digest = hashlib.blake2b(b"".join(np.ascontiguousarray(part).tobytes() for part in batch)).digest()
-        self._full_batch = self._full_batch or digest
-        if digest != self._full_batch:
+        hasher = hashlib.blake2b()
+        for part in batch:
+            hasher.update(np.ravel(part).view("uint8"))  # no copy of what is contiguous
+        self._full_batch = self._full_batch or hasher.digest()
+        if hasher.digest() != self._full_batch:
             raise ValueError(
                 "Expected the same full batch in every call: BlockLineSearch solves each block on all the data. "
                 "Received: another batch than before. Compile anew to change the data, or use a Keras optimizer."

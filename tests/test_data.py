@@ -142,3 +142,14 @@ def test_the_only_batch_of_a_dataset():
         data.the_only_batch(tf.data.Dataset.from_tensors(x))
     with pytest.raises(ValueError, match="x=None"):
         data.the_only_batch(None)
+
+
+@pytest.mark.parametrize("one", [1, 1.0, True, np.int64(1), np.float32(1)])
+def test_a_class_is_named_by_any_number_equal_to_it(one):
+    assert data.class_weights({one: 2.0}, 3).tolist() == [1.0, 2.0, 1.0]
+
+
+@pytest.mark.parametrize("class_weight", ["balanced", [1.0, 2.0, 3.0], {1.5: 1.0}, {np.nan: 1.0}])
+def test_class_weights_that_name_no_class(class_weight):
+    with pytest.raises(ValueError, match="Expected `class_weight`"):
+        data.class_weights(class_weight, 3)

@@ -181,6 +181,18 @@ def test_class_weight_is_a_sample_weight(optimizer):
     assert ends[0] == pytest.approx(ends[1], rel=1e-5)
 
 
+@pytest.mark.parametrize("optimizer", [None, "sgd"])
+def test_class_weights_of_a_dataset_are_those_of_arrays(optimizer):
+    x, y = data("BSR")
+    ends = []
+    for given in ((x, y), (tf.data.Dataset.from_tensors((x, y)),)):
+        model = ALL["BSR"](alpha=0.01)
+        model.compile(optimizer, jit_compile=False)
+        fit = model.fit(*given, batch_size=60, class_weight={1.0: 2.0}, verbose=0, shuffle=False)
+        ends.append(fit.history["loss"][-1])
+    assert ends[0] == pytest.approx(ends[1], rel=1e-5)
+
+
 @pytest.mark.parametrize("optimizer", [None, "adam"])
 def test_validation_metrics_and_callbacks(optimizer):
     x, y = data("BSR", T=90)
