@@ -81,10 +81,7 @@ def checked_images(x: Any, size: tuple[int, int] | None, dtype: str = "float32")
 
 
 def checked_labels(y: Any, K: int, T: int) -> np.ndarray:
-    """`y` as integers (T,) in 0..K-1, or as one-hot rows (T, K); for K = 1 as 0/1 labels (T,).
-
-    Warns when only one class occurs, for then there is nothing to separate.
-    """
+    """`y` as integers (T,) in 0..K-1, or as one-hot rows (T, K); for K = 1 as 0/1 labels (T,)."""
     if y is None:
         raise ValueError("Expected labels `y` of shape (T,). Received: y=None")
     labels = as_array(y, "y")
@@ -97,9 +94,13 @@ def checked_labels(y: Any, K: int, T: int) -> np.ndarray:
             raise ValueError("Expected one-hot labels: rows of non-negative numbers that sum to 1.")
     else:
         labels = checked_class_numbers(labels.reshape(-1), max(K, 2))
-    if len(np.unique(class_indices(labels, K))) == 1:
-        warnings.warn("`y` holds one class only: the fit will predict it everywhere.", stacklevel=2)
     return labels
+
+
+def warn_of_one_class(batch: Batch, K: int) -> None:
+    """Warns when only one class occurs in training data, for then there is nothing to separate."""
+    if len(np.unique(class_indices(batch.y, K))) == 1:
+        warnings.warn("`y` holds one class only: the fit will predict it everywhere.", stacklevel=2)
 
 
 def checked_class_numbers(labels: np.ndarray, classes: int) -> np.ndarray:

@@ -19,6 +19,7 @@ from keras_bilinear.data import (
     is_array,
     the_only_batch,
     train_validation_split,
+    warn_of_one_class,
 )
 from keras_bilinear.descent import Samples, Solution
 from keras_bilinear.layers import matrix_shape
@@ -161,6 +162,9 @@ class ImageRegression(AlternatingTraining, keras.Model):
         return super().fit(*args, **kwargs)
 
     def prepare(self, options: dict[str, Any]) -> dict[str, Any]:
+        validation = keras.utils.unpack_x_y_sample_weight(options.get("validation_data"))
+        if is_array(validation[0]):
+            options = {**options, "validation_data": tuple(self.checked(*validation))}
         if options.get("class_weight") is not None:
             # Every class by its number: Keras refuses a data set's classes that are left out.
             weights = class_weights(options["class_weight"], max(self.units, 2))
@@ -174,12 +178,10 @@ class ImageRegression(AlternatingTraining, keras.Model):
         batch = self.checked(
             options["x"], options.get("y"), options.pop("sample_weight", None), options.pop("class_weight", None)
         )
-        validation = options.get("validation_data")
-        if isinstance(validation, tuple | list) and is_array(validation[0]):
-            options["validation_data"] = tuple(self.checked(*validation))
-        elif validation is None and options.get("validation_split"):
+        if options.get("validation_data") is None and options.get("validation_split"):
             batch, held_out = train_validation_split(batch, options.pop("validation_split"))
             options["validation_data"] = tuple(held_out)
+        warn_of_one_class(batch, self.units)
         return {**options, "x": batch.x, "y": batch.y, "sample_weight": batch.weight}
 
     def checked(self, x: Any, y: Any, sample_weight: Any = None, class_weight: Any = None) -> Batch:
@@ -245,6 +247,25 @@ class ImageRegression(AlternatingTraining, keras.Model):
         if self.is_exact:
             self.refuse_change(batch)
         return super().train_on_batch(*batch, **kwargs)
+
+    def evaluate(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        verbose: Any = "auto",
+        sample_weight: Any = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        """As in Keras, with arrays checked as `fit` checks them."""
+        if is_array(x):
+            x, y, sample_weight = self.checked(x, y, sample_weight)
+        return super().evaluate(x, y, batch_size, verbose, sample_weight, *args, **kwargs)
+
+    def test_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, **kwargs: Any) -> Any:
+        """As in Keras, with the batch checked as `fit` checks it."""
+        return super().test_on_batch(*self.checked(x, y, sample_weight), **kwargs)
 
     def refuse_change(self, batch: Batch) -> None:
         """Raises a ValueError if this is not the batch of the previous call: J would rise from batch to batch."""

@@ -87,8 +87,9 @@ def test_bad_labels(y, K, message):
 
 @pytest.mark.parametrize("K", [1, 3])
 def test_a_single_class_is_warned_about(K):
+    x, _ = good(T=3)
     with pytest.warns(UserWarning, match="one class only"):
-        data.checked_labels([1, 1, 1], K, 3)
+        data.warn_of_one_class(data.checked_batch(x, [1, 1, 1], K), K)
 
 
 @pytest.mark.parametrize(

@@ -383,7 +383,7 @@ def test_bad_data_changes_nothing(optimizer, change, message):
     model.compile(optimizer)
     before = [v.numpy() for v in model.variables]
     x, y, *weight = change(x, y)
-    for call in (model.fit, model.train_on_batch):
+    for call in (model.fit, model.train_on_batch, model.evaluate, model.test_on_batch):
         with pytest.raises(ValueError, match=message):
             call(x, y, sample_weight=weight[0] if weight else None)
     for old, new in zip(before, model.variables, strict=True):
@@ -395,6 +395,30 @@ def test_bad_validation_data_is_found_before_training():
     model = ALL["BSR"]()
     with pytest.raises(ValueError, match="0 to 2"):
         model.fit(x, y, validation_data=(x, y + 1), verbose=0)
+
+
+@pytest.mark.parametrize("optimizer", [None, "adam"])
+def test_validation_arrays_beside_a_dataset_are_checked_and_need_labels(optimizer):
+    x, y = data("BSR")
+    model = ALL["BSR"]()
+    model.compile(optimizer, jit_compile=False)
+    training = tf.data.Dataset.from_tensors((x, y))
+    for validation, message in (((x, y + 1), "0 to 2"), ((x,), "Expected labels"), (x, "Expected labels")):
+        with pytest.raises(ValueError, match=message):
+            model.fit(training, validation_data=validation, shuffle=False, verbose=0)
+
+
+def test_only_a_fit_warns_of_a_single_class():
+    x, y = data("BSR")
+    one = x[y == 1], y[y == 1]
+    model = ALL["BSR"](alpha=0.01)
+    model.compile("sgd", jit_compile=False)
+    # Warnings are errors here.
+    model.fit(x, y, validation_data=one, verbose=0)
+    model.train_on_batch(*one)
+    model.evaluate(*one, verbose=0)
+    model.objective(*one)
+    assert model.test_on_batch(*one)[0] == pytest.approx(model.objective(*one), rel=1e-4)
 
 
 def test_one_class_only_proceeds_with_a_warning():
