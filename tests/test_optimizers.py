@@ -36,3 +36,9 @@ def test_bad_assignments_change_nothing():
     with pytest.raises(ValueError, match="`tolerance`"):
         optimizer.tolerance = -1.0
     assert optimizer.max_inner == 7
+
+
+@pytest.mark.parametrize("option", ["learning_rate", "clipnorm", "weight_decay", "use_ema"])
+def test_settings_of_gradient_steps_are_refused(option):
+    with pytest.raises(TypeError, match=f"unexpected keyword argument '{option}'"):
+        BlockLineSearch(**{option: 0.1})
