@@ -150,15 +150,17 @@ def is_array(x: Any) -> bool:
     return isinstance(x, list | tf.RaggedTensor | tf.SparseTensor) or hasattr(x, "__array__")
 
 
-def the_only_batch(dataset: Any) -> dict[str, Any]:
+def the_only_batch(dataset: Any, y: Any = None, sample_weight: Any = None) -> dict[str, Any]:
     """x, y and sample_weight of a dataset that always yields one and the same batch.
 
     Raises:
-        ValueError: if it yields several batches, nothing, or no labels.
+        ValueError: if it yields several batches, nothing, or no labels, or if some are given beside it.
     """
     advice = "solves each block on all the data. Pass arrays, one full batch, or compile with a Keras optimizer."
     if dataset is None:
         raise ValueError("Expected training images `x`. Received: x=None")
+    if y is not None or sample_weight is not None:
+        raise ValueError("Expected labels and weights within the data set. Received: `y` or `sample_weight` beside it")
     batches = [batch for batch, _ in zip(dataset, range(2), strict=False)]
     if len(batches) == 1:
         # The next pass must bring the same batch again.

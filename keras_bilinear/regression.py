@@ -216,7 +216,8 @@ class ImageRegression(AlternatingTraining, keras.Model):
     def full_batch_options(self, options: dict[str, Any]) -> dict[str, Any]:
         """The options of `fit` that make one epoch one sweep over blocks, each step on all of the data."""
         if not is_array(options.get("x")):
-            options = {**options, **the_only_batch(options.get("x"))}
+            given = (options.get(name) for name in ("x", "y", "sample_weight"))
+            options = {**options, **the_only_batch(*given)}
         batch_size = options.pop("batch_size", None)
         options = self.checked_options(options)
         x, y, weight = (options.pop(name) for name in ("x", "y", "sample_weight"))
@@ -278,6 +279,11 @@ class ImageRegression(AlternatingTraining, keras.Model):
                 "Expected the same full batch in every call: BlockLineSearch solves each block on all the data. "
                 "Received: another batch than before. Compile anew to change the data, or use a Keras optimizer."
             )
+
+    def compute_metrics(self, x: Tensor, y: Tensor, y_pred: Tensor, sample_weight: Any = None) -> dict[str, Any]:
+        # Metrics of one score take labels of its shape, (T, 1).
+        y = ops.reshape(y, (-1, 1)) if self.units == 1 else y
+        return super().compute_metrics(x, y, y_pred, sample_weight=sample_weight)
 
     def train_step(self, data: Any) -> dict[str, Tensor]:
         return self.exact_step(*data) if self.is_exact else super().train_step(data)

@@ -154,3 +154,11 @@ def test_a_class_is_named_by_any_number_equal_to_it(one):
 def test_class_weights_that_name_no_class(class_weight):
     with pytest.raises(ValueError, match="Expected `class_weight`"):
         data.class_weights(class_weight, 3)
+
+
+@pytest.mark.parametrize("beside", ["y", "sample_weight"])
+@pytest.mark.parametrize("form", [lambda d: d, iter])
+def test_labels_and_weights_beside_a_dataset_are_refused(form, beside):
+    x, y = good()
+    with pytest.raises(ValueError, match="within the data set"):
+        data.the_only_batch(form(tf.data.Dataset.from_tensors((x, y))), **{beside: y})

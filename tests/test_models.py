@@ -204,6 +204,33 @@ def test_validation_metrics_and_callbacks(optimizer):
         assert history["val_loss"][-1] == pytest.approx(model.objective(x[60:], y[60:]), rel=1e-4)
 
 
+@pytest.mark.parametrize("optimizer", [None, "sgd"])
+@pytest.mark.parametrize("name", ["BLR", "LLR"])
+def test_metrics_of_binary_models_see_labels_and_scores_of_one_shape(optimizer, name):
+    x, y = data(name)
+    model = ALL[name](alpha=0.01)
+    metrics = [keras.metrics.F1Score(threshold=0.5), keras.metrics.BinaryCrossentropy(), keras.metrics.AUC(name="auc")]
+    model.compile(optimizer, metrics=metrics, weighted_metrics=["mse"], jit_compile=False)
+    model.fit(x, y, sample_weight=np.ones(60), verbose=0)
+    p = model.predict(x, verbose=0)[:, 0]
+    hits = np.sum((p > 0.5) & (y == 1))
+    expected = {
+        "f1_score": 2 * hits / (np.sum(p > 0.5) + np.sum(y)),
+        "binary_crossentropy": -np.mean(np.log(np.where(y == 1, p, 1 - p))),
+        "mse": np.mean((p - y) ** 2),
+    }
+    for labels in (y, y[:, None]):
+        found = model.evaluate(x, labels, return_dict=True, verbose=0)
+        assert {key: float(np.squeeze(found[key])) for key in expected} == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("given", ["y", "sample_weight"])
+def test_labels_beside_a_full_batch_dataset_are_refused(given):
+    x, y = data("BSR")
+    with pytest.raises(ValueError, match="within the data set"):
+        ALL["BSR"]().fit(tf.data.Dataset.from_tensors((x, y)), **{given: y}, verbose=0)
+
+
 def test_early_stopping_on_the_objective():
     x, y = data("BSR")
     stop = keras.callbacks.EarlyStopping(monitor="objective", mode="min", min_delta=0.01, patience=1)
