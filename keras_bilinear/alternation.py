@@ -211,14 +211,9 @@ class AlternatingModel(AlternatingTraining, keras.Model):
 
 
 def bilinear_layers(model: keras.Model) -> list[BilinearDense]:
-    """The bilinear layers of a model, nested models included, in order."""
-    found: dict[int, BilinearDense] = {}
-    for layer in model.layers:
-        if isinstance(layer, BilinearDense):
-            found[id(layer)] = layer
-        elif isinstance(layer, keras.Model):
-            found |= {id(inner): inner for inner in bilinear_layers(layer)}
-    return list(found.values())
+    """The built bilinear layers of a model, those within other layers and models included, in order."""
+    owners = (getattr(weight, "bilinear_layer", None) for weight in model.weights)
+    return list(dict.fromkeys(layer for layer in owners if layer is not None))
 
 
 def inner_optimizer(optimizer: Any) -> Any:

@@ -167,6 +167,34 @@ def test_bilinear_layers_of_nested_models_are_found():
     assert len(model.factor_blocks) == 4
 
 
+class Pair(keras.layers.Layer):
+    """Bilinear layers in an attribute and in a list."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.first = kb.BilinearDense(3, 1)
+        self.others = [kb.BilinearDense(3, 1)]
+
+    def call(self, x):
+        return self.first(x) + self.others[0](x)
+
+
+def test_bilinear_layers_within_other_layers_take_turns():
+    movie = keras.Input((2, 6, 5))
+    frames = keras.layers.TimeDistributed(kb.BilinearDense(3, 2, left_initializer="ones"))
+    pair = Pair()
+    scores = keras.layers.GlobalAveragePooling1D()(frames(movie))
+    scores = keras.layers.Add()([scores, pair(keras.layers.Reshape((12, 5))(movie))])
+    model = kb.AlternatingModel(movie, keras.layers.Softmax()(scores))
+    assert bilinear_layers(model) == [frames.layer, pair.first, *pair.others]
+    assert model.other_variables == []
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    x, y = data()
+    before = snapshot(model)
+    model.fit(np.stack([x, x], axis=1), y, verbose=0)
+    assert moved(before, model) == [True] + 7 * [False]
+
+
 def test_mixed_precision_moves_only_the_active_block():
     x, y = data()
     keras.config.set_dtype_policy("mixed_float16")
