@@ -158,11 +158,18 @@ class AlternatingTraining(Host):
     ) -> Tensor:
         """Applies the optimizer to the active block and to all other variables; returns |block gradient|.
 
-        A loss that is not finite updates nothing, so the last finite weights stay.
+        A loss or a gradient that is not finite updates nothing and counts for no step, so the last finite weights
+        stay; under mixed precision it lowers the scale of the loss.
         """
         optimizer, inner = self.optimizer, inner_optimizer(self.optimizer)
         counts, total = self.schedule.block_steps, inner.iterations.value + 0
         scale = optimizer.scale_loss(ops.ones_like(loss))
+        values = [loss, *(g for g in block_gradients + other_gradients if g is not None)]
+        sound = ops.all(ops.stack([ops.all(ops.isfinite(value)) for value in values]))
+
+        if optimizer is not inner:
+            # The loss scale counts a step, and may change, with the block: all else is scaled back here.
+            other_gradients = [None if g is None else ops.divide(g, scale) for g in other_gradients]
 
         def turn(index: int) -> Tensor:
             inner.iterations.assign(ops.cast(counts.value[index], inner.iterations.dtype))
@@ -170,16 +177,18 @@ class AlternatingTraining(Host):
             counts.assign_add(ops.one_hot(index, counts.shape[0], dtype=counts.dtype))
             inner.iterations.assign(total)
             if other_gradients:
-                optimizer.apply(other_gradients, self.other_variables)
+                inner.apply(other_gradients, self.other_variables)
+            inner.iterations.assign(total + 1)
             return ops.cast(ops.norm(block_gradients[index]), scale.dtype) / scale
 
         def stay() -> Tensor:
+            if optimizer is not inner:
+                # To a loss scaler a gradient that is not finite says that the scale is too large.
+                optimizer.apply([ops.full_like(self.factor_blocks[0], float("nan"))], self.factor_blocks[:1])
             return ops.full_like(scale, float("nan"))
 
         turns = [lambda index=index: turn(index) for index in range(len(block_gradients))]
-        norm = ops.switch(ops.where(ops.isfinite(loss), active, len(turns)), [*turns, stay])
-        inner.iterations.assign(total + 1)
-        return norm
+        return ops.switch(ops.where(sound, active, len(turns)), [*turns, stay])
 
 
 @keras.saving.register_keras_serializable(package="keras_bilinear")

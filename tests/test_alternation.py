@@ -209,6 +209,35 @@ def test_mixed_precision_moves_only_the_active_block():
     assert 0 < history["grad_norm"][0] < 100
 
 
+def test_a_loss_scale_counts_one_step_a_step_and_changes_nothing_else():
+    x, y = data()
+    plain, scaled = regression("adam"), regression("adam")
+    scaler = keras.optimizers.LossScaleOptimizer(OPTIMIZERS["adam"](), initial_scale=2.0, dynamic_growth_steps=5)
+    scaled.compile(scaler)
+    for model in (plain, scaled):
+        model.fit(x, y, epochs=2, batch_size=16, shuffle=False, verbose=0)
+        assert model.schedule.block_steps.numpy().tolist() == [3, 3, 0, 0]
+    # Six steps: the scale has doubled after five.
+    assert (int(scaler.step_counter.value), float(scaler.dynamic_scale.value)) == (1, 4.0)
+    assert int(scaler.inner_optimizer.iterations.value) == int(plain.optimizer.iterations.value) == 6
+    for old, new in zip(plain.trainable_variables, scaled.trainable_variables, strict=True):
+        np.testing.assert_allclose(old.numpy(), new.numpy(), rtol=1e-5, atol=1e-7)
+
+
+def test_gradients_that_overflow_lower_the_scale_and_are_no_step():
+    x, y = data()
+    model = regression("adam")
+    scaler = keras.optimizers.LossScaleOptimizer(OPTIMIZERS["adam"](), initial_scale=3e38)
+    model.compile(scaler)
+    before = [variable.numpy().copy() for variable in model.trainable_variables]
+    model.train_on_batch(1e3 * x, y)
+    for old, new in zip(before, model.trainable_variables, strict=True):
+        np.testing.assert_array_equal(old, new.numpy())
+    assert float(scaler.dynamic_scale.value) == pytest.approx(1.5e38)
+    assert not np.any(model.schedule.block_steps.numpy())
+    assert int(scaler.inner_optimizer.iterations.value) == 0
+
+
 def test_a_loss_that_is_not_finite_leaves_the_last_finite_weights():
     x = np.random.default_rng(0).normal(size=(24, 8, 8, 1)).astype("float32")
     model = backbone()
