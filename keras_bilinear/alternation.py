@@ -71,13 +71,14 @@ class AlternatingTraining(Host):
                 "in between. Expected a BilinearSoftmaxRegression or BilinearLogisticRegression; compile this "
                 "model with a Keras optimizer such as 'adam'."
             )
-        for layer in self.layers:
-            activation = (
-                "softmax" if isinstance(layer, keras.layers.Softmax) else getattr(layer, "activation", None)
-            )
-            name = getattr(activation, "__name__", activation)
-            if any(layer.output is output for output in self.outputs) and isinstance(name, str):
-                check_from_logits(loss, is_probability=name in ("softmax", "sigmoid"))
+        for output, its_loss in zip(self.outputs, losses_by_output(loss, self.output_names), strict=False):
+            for layer in self.layers:
+                activation = (
+                    "softmax" if isinstance(layer, keras.layers.Softmax) else getattr(layer, "activation", None)
+                )
+                name = getattr(activation, "__name__", activation)
+                if layer.output is output and isinstance(name, str):
+                    check_from_logits(its_loss, is_probability=name in ("softmax", "sigmoid"))
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
         self.compile(**keras.saving.deserialize_keras_object(config))
@@ -230,13 +231,22 @@ def inner_optimizer(optimizer: Any) -> Any:
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 
+def losses_by_output(loss: Any, outputs: list[str]) -> list[Any]:
+    """The loss of each output, from one for all, a list or tuple in their order, or a dict by their names."""
+    if isinstance(loss, dict):
+        return [loss.get(name) for name in outputs]
+    return list(loss) if isinstance(loss, list | tuple) else [loss] * len(outputs)
+
+
 def check_from_logits(loss: Any, is_probability: bool) -> None:
-    """Raises a ValueError when a cross-entropy reads the model's output as what it is not."""
-    if isinstance(loss, list | tuple) and len(loss) == 1:
-        loss = loss[0]
+    """Raises a ValueError when a cross-entropy reads the model's output as what it is not.
+
+    What a function of the user's own expects cannot be known, whatever its name.
+    """
     loss = keras.losses.get(loss) if isinstance(loss, str) else loss
-    name = getattr(loss, "__name__", type(loss).__name__).lower()
-    if "crossentropy" not in name.replace("_", ""):
+    name = getattr(loss, "__name__", type(loss).__name__)
+    is_known = getattr(keras.losses, name, None) in (loss, type(loss)) or hasattr(loss, "from_logits")
+    if not is_known or "crossentropy" not in name.replace("_", "").lower():
         return
     from_logits = bool(getattr(loss, "from_logits", False))
     if from_logits == is_probability:

@@ -23,7 +23,7 @@ from keras_bilinear.data import (
 )
 from keras_bilinear.descent import Samples, Solution
 from keras_bilinear.layers import matrix_shape
-from keras_bilinear.losses import Accuracy, CrossEntropy, is_plain_cross_entropy, targets
+from keras_bilinear.losses import Accuracy, CrossEntropy, is_plain_cross_entropy, targets, the_only_loss
 from keras_bilinear.optimizers import BlockLineSearch
 
 
@@ -134,6 +134,7 @@ class ImageRegression(AlternatingTraining, keras.Model):
         return {**config, "jit_compile": self._jit_choice} if config else config
 
     def check_objective(self, optimizer: Any, loss: Any) -> None:
+        loss = the_only_loss(loss)
         check_from_logits(loss, is_probability=True)
         if isinstance(optimizer, BlockLineSearch) and not is_plain_cross_entropy(loss, self.units):
             raise ValueError(

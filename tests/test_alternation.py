@@ -281,6 +281,30 @@ def test_losses_that_contradict_the_output(activation, loss):
         model.compile("adam", loss)
 
 
+def two_outputs():
+    image = keras.Input((6, 5))
+    heads = [kb.BilinearDense(3, 2, activation, name=name) for name, activation in (("p", "softmax"), ("z", None))]
+    return kb.AlternatingModel(image, [head(image) for head in heads])
+
+
+def test_losses_of_several_outputs_are_compared_with_their_own():
+    probability = "sparse_categorical_crossentropy"
+    logits = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    for good in ([probability, logits], {"z": logits, "p": probability}, {"z": logits}):
+        two_outputs().compile("sgd", good)
+    for bad in ([logits, probability], {"z": probability, "p": probability}, {"p": logits}, probability, logits):
+        with pytest.raises(ValueError, match="Expected a loss with from_logits"):
+            two_outputs().compile("sgd", bad)
+
+
+def test_a_loss_of_ones_own_is_taken_as_it_is():
+    def my_crossentropy(y, z):
+        return keras.losses.sparse_categorical_crossentropy(y, z, from_logits=True)
+
+    image = keras.Input((6, 5))
+    kb.AlternatingModel(image, kb.BilinearDense(3, 2)(image)).compile("sgd", my_crossentropy)
+
+
 def test_a_graph_without_bilinear_layers():
     image = keras.Input((6,))
     with pytest.raises(ValueError, match="at least one BilinearDense"):

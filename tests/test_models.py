@@ -478,6 +478,8 @@ def test_losses_that_contradict_the_model(optimizer):
     model = ALL["BSR"]()
     with pytest.raises(ValueError, match="from_logits=False"):
         model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    with pytest.raises(ValueError, match="Expected one loss"):
+        model.compile(optimizer, {"bilinear": "sparse_categorical_crossentropy"})
     if optimizer is None:
         for loss in ("mse", keras.losses.CategoricalCrossentropy(label_smoothing=0.1)):
             with pytest.raises(ValueError, match="minimises the cross-entropy"):
