@@ -103,6 +103,17 @@ def warn_of_one_class(batch: Batch, K: int) -> None:
         warnings.warn("`y` holds one class only: the fit will predict it everywhere.", stacklevel=2)
 
 
+def warn_of_scale(images: np.ndarray) -> None:
+    """Warns of pixels far from 1: the solver takes their fourth powers, which must stay within float32."""
+    largest = float(max(images.max(), -images.min()))
+    if largest and not 1e-6 <= largest <= 1e6:
+        warnings.warn(
+            f"The largest pixel is {largest:.0e}: the fit may not move, for powers of it leave the range of "
+            "float32. Scale the images to sizes near 1.",
+            stacklevel=2,
+        )
+
+
 def checked_class_numbers(labels: np.ndarray, classes: int) -> np.ndarray:
     """Whole numbers in 0..classes-1 as int32."""
     whole = np.equal(labels, np.round(labels)) if labels.dtype.kind == "f" else np.ones(len(labels), bool)
@@ -160,7 +171,9 @@ def the_only_batch(dataset: Any, y: Any = None, sample_weight: Any = None) -> di
     if dataset is None:
         raise ValueError("Expected training images `x`. Received: x=None")
     if y is not None or sample_weight is not None:
-        raise ValueError("Expected labels and weights within the data set. Received: `y` or `sample_weight` beside it")
+        raise ValueError(
+            "Expected labels and weights within the data set. Received: `y` or `sample_weight` beside it"
+        )
     batches = [batch for batch, _ in zip(dataset, range(2), strict=False)]
     if len(batches) == 1:
         # The next pass must bring the same batch again.

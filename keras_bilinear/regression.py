@@ -20,6 +20,7 @@ from keras_bilinear.data import (
     the_only_batch,
     train_validation_split,
     warn_of_one_class,
+    warn_of_scale,
 )
 from keras_bilinear.descent import Samples, Solution
 from keras_bilinear.layers import matrix_shape
@@ -163,16 +164,20 @@ class ImageRegression(AlternatingTraining, keras.Model):
         return super().fit(*args, **kwargs)
 
     def prepare(self, options: dict[str, Any]) -> dict[str, Any]:
-        validation = keras.utils.unpack_x_y_sample_weight(options.get("validation_data"))
-        if is_array(validation[0]):
-            options = {**options, "validation_data": tuple(self.checked(*validation))}
         if options.get("class_weight") is not None:
             # Every class by its number: Keras refuses a data set's classes that are left out.
             weights = class_weights(options["class_weight"], max(self.units, 2))
             options = {**options, "class_weight": dict(enumerate(weights.tolist()))}
         if self.is_exact:
-            return self.full_batch_options(options)
-        return self.checked_options(options) if is_array(options.get("x")) else options
+            options = self.full_batch_options(options)
+        elif is_array(options.get("x")):
+            options = self.checked_options(options)
+        validation = keras.utils.unpack_x_y_sample_weight(options.get("validation_data"))
+        if is_array(validation[0]):
+            options["validation_data"] = tuple(self.checked(*validation))
+            if self.is_exact:
+                options["validation_batch_size"] = options.get("validation_batch_size") or 4096
+        return options
 
     def checked_options(self, options: dict[str, Any]) -> dict[str, Any]:
         """The options of `fit` with arrays checked, weights merged and the validation part split off."""
@@ -183,6 +188,7 @@ class ImageRegression(AlternatingTraining, keras.Model):
             batch, held_out = train_validation_split(batch, options.pop("validation_split"))
             options["validation_data"] = tuple(held_out)
         warn_of_one_class(batch, self.units)
+        warn_of_scale(batch.x)
         return {**options, "x": batch.x, "y": batch.y, "sample_weight": batch.weight}
 
     def checked(self, x: Any, y: Any, sample_weight: Any = None, class_weight: Any = None) -> Batch:
@@ -228,8 +234,6 @@ class ImageRegression(AlternatingTraining, keras.Model):
                 f"batch_size={batch_size}. Leave batch_size out, or compile with a Keras optimizer."
             )
         options["steps_per_epoch"] = options.get("steps_per_epoch") or self.num_blocks
-        if isinstance(options.get("validation_data"), tuple):
-            options["validation_batch_size"] = options.get("validation_batch_size") or 4096
         # As tensors already: a data set made of NumPy arrays holds two copies of them.
         batch = tuple(tf.convert_to_tensor(part) for part in (x, y, weight))
         return {**options, "x": tf.data.Dataset.from_tensors(batch).repeat(), "shuffle": False}
@@ -273,7 +277,7 @@ class ImageRegression(AlternatingTraining, keras.Model):
         """Raises a ValueError if this is not the batch of the previous call: J would rise from batch to batch."""
         hasher = hashlib.blake2b()
         for part in batch:
-            hasher.update(np.ravel(part).view("uint8"))  # no copy of what is contiguous
+            hasher.update(np.ravel(part).view("uint8").data)  # no copy of what is contiguous
         self._full_batch = self._full_batch or hasher.digest()
         if hasher.digest() != self._full_batch:
             raise ValueError(

@@ -162,3 +162,16 @@ def test_labels_and_weights_beside_a_dataset_are_refused(form, beside):
     x, y = good()
     with pytest.raises(ValueError, match="within the data set"):
         data.the_only_batch(form(tf.data.Dataset.from_tensors((x, y))), **{beside: y})
+
+
+@pytest.mark.parametrize("factor", [1e-10, 1e10, -1e10])
+def test_pixels_out_of_reach_are_warned_about(factor):
+    x, _ = good()
+    with pytest.warns(UserWarning, match="Scale the images"):
+        data.warn_of_scale(factor * x)
+
+
+def test_usual_pixels_are_not_warned_about():
+    x, _ = good()
+    for factor in (0.0, 1e-3, 1.0, 65535.0):
+        data.warn_of_scale(factor * x)

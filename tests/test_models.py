@@ -209,7 +209,11 @@ def test_validation_metrics_and_callbacks(optimizer):
 def test_metrics_of_binary_models_see_labels_and_scores_of_one_shape(optimizer, name):
     x, y = data(name)
     model = ALL[name](alpha=0.01)
-    metrics = [keras.metrics.F1Score(threshold=0.5), keras.metrics.BinaryCrossentropy(), keras.metrics.AUC(name="auc")]
+    metrics = [
+        keras.metrics.F1Score(threshold=0.5),
+        keras.metrics.BinaryCrossentropy(),
+        keras.metrics.AUC(name="auc"),
+    ]
     model.compile(optimizer, metrics=metrics, weighted_metrics=["mse"], jit_compile=False)
     model.fit(x, y, sample_weight=np.ones(60), verbose=0)
     p = model.predict(x, verbose=0)[:, 0]
@@ -446,6 +450,14 @@ def test_only_a_fit_warns_of_a_single_class():
     model.evaluate(*one, verbose=0)
     model.objective(*one)
     assert model.test_on_batch(*one)[0] == pytest.approx(model.objective(*one), rel=1e-4)
+
+
+def test_pixels_out_of_reach_proceed_with_a_warning():
+    x, y = data("BSR")
+    model = ALL["BSR"]()
+    model.compile("sgd", jit_compile=False)
+    with pytest.warns(UserWarning, match="Scale the images"):
+        model.fit(1e10 * x, y, verbose=0)
 
 
 def test_one_class_only_proceeds_with_a_warning():
