@@ -71,13 +71,14 @@ class AlternatingTraining(Host):
                 "in between. Expected a BilinearSoftmaxRegression or BilinearLogisticRegression; compile this "
                 "model with a Keras optimizer such as 'adam'."
             )
-        for layer in self.layers:
-            activation = (
-                "softmax" if isinstance(layer, keras.layers.Softmax) else getattr(layer, "activation", None)
-            )
-            name = getattr(activation, "__name__", activation)
-            if any(layer.output is output for output in self.outputs) and isinstance(name, str):
-                check_from_logits(loss, is_probability=name in ("softmax", "sigmoid"))
+        for output, its_loss in zip(self.outputs, losses_by_output(loss, self.output_names), strict=False):
+            for layer in self.layers:
+                activation = (
+                    "softmax" if isinstance(layer, keras.layers.Softmax) else getattr(layer, "activation", None)
+                )
+                name = getattr(activation, "__name__", activation)
+                if layer.output is output and isinstance(name, str):
+                    check_from_logits(its_loss, is_probability=name in ("softmax", "sigmoid"))
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
         self.compile(**keras.saving.deserialize_keras_object(config))
@@ -85,9 +86,15 @@ class AlternatingTraining(Host):
     def fit(self, *args: Any, **kwargs: Any) -> keras.callbacks.History:
         """As `keras.Model.fit`. Without a callback that decides when a block is done, each epoch ends one."""
         self.refuse_replicas()
+        # By name, whether they were given by position or by name.
+        named = inspect.signature(keras.Model.fit).bind(self, *args, **kwargs).arguments
+        options = self.prepare({name: value for name, value in named.items() if name != "self"})
         self.refuse_frozen()
-        options = fit_options(self, args, kwargs)
         return super().fit(**{**options, "callbacks": self.with_turns(options.get("callbacks"))})
+
+    def prepare(self, options: dict[str, Any]) -> dict[str, Any]:
+        """The options of `fit` that Keras gets; models that know their data check it here."""
+        return options
 
     def refuse_frozen(self) -> None:
         """Raises a ValueError if a factor is not trainable: its turn would come, and nothing would move."""
@@ -152,11 +159,18 @@ class AlternatingTraining(Host):
     ) -> Tensor:
         """Applies the optimizer to the active block and to all other variables; returns |block gradient|.
 
-        A loss that is not finite updates nothing, so the last finite weights stay.
+        A loss or a gradient that is not finite updates nothing and counts for no step, so the last finite weights
+        stay; under mixed precision it lowers the scale of the loss.
         """
         optimizer, inner = self.optimizer, inner_optimizer(self.optimizer)
         counts, total = self.schedule.block_steps, inner.iterations.value + 0
         scale = optimizer.scale_loss(ops.ones_like(loss))
+        values = [loss, *(g for g in block_gradients + other_gradients if g is not None)]
+        sound = ops.all(ops.stack([ops.all(ops.isfinite(value)) for value in values]))
+
+        if optimizer is not inner:
+            # The loss scale counts a step, and may change, with the block: all else is scaled back here.
+            other_gradients = [None if g is None else ops.divide(g, scale) for g in other_gradients]
 
         def turn(index: int) -> Tensor:
             inner.iterations.assign(ops.cast(counts.value[index], inner.iterations.dtype))
@@ -164,16 +178,18 @@ class AlternatingTraining(Host):
             counts.assign_add(ops.one_hot(index, counts.shape[0], dtype=counts.dtype))
             inner.iterations.assign(total)
             if other_gradients:
-                optimizer.apply(other_gradients, self.other_variables)
+                inner.apply(other_gradients, self.other_variables)
+            inner.iterations.assign(total + 1)
             return ops.cast(ops.norm(block_gradients[index]), scale.dtype) / scale
 
         def stay() -> Tensor:
+            if optimizer is not inner:
+                # To a loss scaler a gradient that is not finite says that the scale is too large.
+                optimizer.apply([ops.full_like(self.factor_blocks[0], float("nan"))], self.factor_blocks[:1])
             return ops.full_like(scale, float("nan"))
 
         turns = [lambda index=index: turn(index) for index in range(len(block_gradients))]
-        norm = ops.switch(ops.where(ops.isfinite(loss), active, len(turns)), [*turns, stay])
-        inner.iterations.assign(total + 1)
-        return norm
+        return ops.switch(ops.where(sound, active, len(turns)), [*turns, stay])
 
 
 @keras.saving.register_keras_serializable(package="keras_bilinear")
@@ -205,20 +221,9 @@ class AlternatingModel(AlternatingTraining, keras.Model):
 
 
 def bilinear_layers(model: keras.Model) -> list[BilinearDense]:
-    """The bilinear layers of a model, nested models included, in order."""
-    found: dict[int, BilinearDense] = {}
-    for layer in model.layers:
-        if isinstance(layer, BilinearDense):
-            found[id(layer)] = layer
-        elif isinstance(layer, keras.Model):
-            found |= {id(inner): inner for inner in bilinear_layers(layer)}
-    return list(found.values())
-
-
-def fit_options(model: keras.Model, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a `fit` call by name, whether they were given by position or by name."""
-    named = inspect.signature(keras.Model.fit).bind(model, *args, **kwargs).arguments
-    return {name: value for name, value in named.items() if name != "self"}
+    """The built bilinear layers of a model, those within other layers and models included, in order."""
+    owners = (getattr(weight, "bilinear_layer", None) for weight in model.weights)
+    return list(dict.fromkeys(layer for layer in owners if layer is not None))
 
 
 def inner_optimizer(optimizer: Any) -> Any:
@@ -226,13 +231,22 @@ def inner_optimizer(optimizer: Any) -> Any:
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 
+def losses_by_output(loss: Any, outputs: list[str]) -> list[Any]:
+    """The loss of each output, from one for all, a list or tuple in their order, or a dict by their names."""
+    if isinstance(loss, dict):
+        return [loss.get(name) for name in outputs]
+    return list(loss) if isinstance(loss, list | tuple) else [loss] * len(outputs)
+
+
 def check_from_logits(loss: Any, is_probability: bool) -> None:
-    """Raises a ValueError when a cross-entropy reads the model's output as what it is not."""
-    if isinstance(loss, list | tuple) and len(loss) == 1:
-        loss = loss[0]
+    """Raises a ValueError when a cross-entropy reads the model's output as what it is not.
+
+    What a function of the user's own expects cannot be known, whatever its name.
+    """
     loss = keras.losses.get(loss) if isinstance(loss, str) else loss
-    name = getattr(loss, "__name__", type(loss).__name__).lower()
-    if "crossentropy" not in name.replace("_", ""):
+    name = getattr(loss, "__name__", type(loss).__name__)
+    is_known = getattr(keras.losses, name, None) in (loss, type(loss)) or hasattr(loss, "from_logits")
+    if not is_known or "crossentropy" not in name.replace("_", "").lower():
         return
     from_logits = bool(getattr(loss, "from_logits", False))
     if from_logits == is_probability:

@@ -98,10 +98,16 @@ def the_dense_layer(dense: keras.Model | keras.layers.Dense) -> keras.layers.Den
     """The one `Dense` layer that holds all the weights, or a ValueError that says what was received."""
     parts = getattr(dense, "layers", [dense])
     layers = [layer for layer in parts if getattr(layer, "weights", None)]
-    passive = (keras.layers.InputLayer, keras.layers.Flatten, keras.layers.Dropout, keras.layers.Dense)
+    passive = (
+        keras.layers.InputLayer,
+        keras.layers.Flatten,
+        keras.layers.Reshape,
+        keras.layers.Dropout,
+        keras.layers.Dense,
+    )
     others = [type(layer).__name__ for layer in parts if not isinstance(layer, passive)]
     if others and layers:
-        raise ValueError(f"Expected Flatten and Dense layers only. Received: {', '.join(others)}")
+        raise ValueError(f"Expected Flatten or Reshape and Dense layers only. Received: {', '.join(others)}")
     if len(layers) != 1 or not isinstance(layers[0], keras.layers.Dense):
         names = ", ".join(type(layer).__name__ for layer in layers) or "no layer with weights"
         raise ValueError(f"Expected one built Dense layer, alone or in a model. Received: {names}")

@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +24,7 @@ def checked_batch(
     y: Any,
     K: int,
     sample_weight: Any = None,
-    class_weight: dict[int, float] | None = None,
+    class_weight: Mapping[Any, float] | None = None,
     size: tuple[int, int] | None = None,
     dtype: str = "float32",
 ) -> Batch:
@@ -47,7 +48,7 @@ def checked_batch(
         weight = checked_weights(sample_weight, len(images)).astype(dtype)
     check_finite(weight, "sample_weight")
     if class_weight is not None:
-        weight = weight * class_weights(class_weight, class_indices(labels, K), max(K, 2)).astype(dtype)
+        weight = weight * class_weights(class_weight, max(K, 2)).astype(dtype)[class_indices(labels, K)]
     if not weight.any():
         raise ValueError("Expected some samples to have weight. Received: weights that are all zero")
     return Batch(images, labels, weight)
@@ -80,10 +81,7 @@ def checked_images(x: Any, size: tuple[int, int] | None, dtype: str = "float32")
 
 
 def checked_labels(y: Any, K: int, T: int) -> np.ndarray:
-    """`y` as integers (T,) in 0..K-1, or as one-hot rows (T, K); for K = 1 as 0/1 labels (T,).
-
-    Warns when only one class occurs, for then there is nothing to separate.
-    """
+    """`y` as integers (T,) in 0..K-1, or as one-hot rows (T, K); for K = 1 as 0/1 labels (T,)."""
     if y is None:
         raise ValueError("Expected labels `y` of shape (T,). Received: y=None")
     labels = as_array(y, "y")
@@ -96,9 +94,24 @@ def checked_labels(y: Any, K: int, T: int) -> np.ndarray:
             raise ValueError("Expected one-hot labels: rows of non-negative numbers that sum to 1.")
     else:
         labels = checked_class_numbers(labels.reshape(-1), max(K, 2))
-    if len(np.unique(class_indices(labels, K))) == 1:
-        warnings.warn("`y` holds one class only: the fit will predict it everywhere.", stacklevel=2)
     return labels
+
+
+def warn_of_one_class(batch: Batch, K: int) -> None:
+    """Warns when only one class occurs in training data, for then there is nothing to separate."""
+    if len(np.unique(class_indices(batch.y, K))) == 1:
+        warnings.warn("`y` holds one class only: the fit will predict it everywhere.", stacklevel=2)
+
+
+def warn_of_scale(images: np.ndarray) -> None:
+    """Warns of pixels far from 1: the solver takes their fourth powers, which must stay within float32."""
+    largest = float(max(images.max(), -images.min()))
+    if largest and not 1e-6 <= largest <= 1e6:
+        warnings.warn(
+            f"The largest pixel is {largest:.0e}: the fit may not move, for powers of it leave the range of "
+            "float32. Scale the images to sizes near 1.",
+            stacklevel=2,
+        )
 
 
 def checked_class_numbers(labels: np.ndarray, classes: int) -> np.ndarray:
@@ -125,14 +138,17 @@ def checked_weights(sample_weight: Any, T: int) -> np.ndarray:
     return weight.reshape(-1).astype("float64")
 
 
-def class_weights(class_weight: dict[int, float], classes: np.ndarray, K: int) -> np.ndarray:
-    """The weight of each sample's class, (T,)."""
-    unknown = sorted(str(name) for name in class_weight if name not in range(K))
+def class_weights(class_weight: Any, classes: int) -> np.ndarray:
+    """The weight of each class, (classes,), from a dict of some of them; 1 for those left out."""
+    if not isinstance(class_weight, Mapping):
+        raise ValueError(f"Expected `class_weight` to map classes to weights. Received: {class_weight!r}")
+    # A class may be any number that equals it, as 1.0 does.
+    unknown = sorted(str(name) for name in class_weight if name not in range(classes))
     if unknown:
-        raise ValueError(f"Expected `class_weight` keys from 0 to {K - 1}. Received: {', '.join(unknown)}")
-    table = np.ones(K)
-    table[list(class_weight)] = checked_weights(list(class_weight.values()), len(class_weight))
-    return table[classes]
+        raise ValueError(f"Expected `class_weight` keys from 0 to {classes - 1}. Received: {', '.join(unknown)}")
+    weights = np.ones(classes)
+    weights[[int(name) for name in class_weight]] = checked_weights(list(class_weight.values()), len(class_weight))
+    return weights
 
 
 def class_indices(labels: np.ndarray, K: int) -> np.ndarray:
@@ -145,15 +161,19 @@ def is_array(x: Any) -> bool:
     return isinstance(x, list | tf.RaggedTensor | tf.SparseTensor) or hasattr(x, "__array__")
 
 
-def the_only_batch(dataset: Any) -> dict[str, Any]:
+def the_only_batch(dataset: Any, y: Any = None, sample_weight: Any = None) -> dict[str, Any]:
     """x, y and sample_weight of a dataset that always yields one and the same batch.
 
     Raises:
-        ValueError: if it yields several batches, nothing, or no labels.
+        ValueError: if it yields several batches, nothing, or no labels, or if some are given beside it.
     """
     advice = "solves each block on all the data. Pass arrays, one full batch, or compile with a Keras optimizer."
     if dataset is None:
         raise ValueError("Expected training images `x`. Received: x=None")
+    if y is not None or sample_weight is not None:
+        raise ValueError(
+            "Expected labels and weights within the data set. Received: `y` or `sample_weight` beside it"
+        )
     batches = [batch for batch, _ in zip(dataset, range(2), strict=False)]
     if len(batches) == 1:
         # The next pass must bring the same batch again.

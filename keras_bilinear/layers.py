@@ -107,7 +107,10 @@ class BilinearDense(keras.layers.Layer):
         def slice_of_all(shape: tuple[int, ...], dtype: str | None = None) -> Tensor:
             return initializer((self.rank, *shape), dtype=dtype)[rank]
 
-        return self.add_weight(name=name, shape=(length, self.units), initializer=slice_of_all, autocast=False)
+        factor = self.add_weight(name=name, shape=(length, self.units), initializer=slice_of_all, autocast=False)
+        # A model knows all its weights, however deep the layers are nested, but not those layers.
+        factor.bilinear_layer = self
+        return factor
 
     @property
     def factor_blocks(self) -> list[keras.Variable]:

@@ -39,10 +39,17 @@ def targets(y: Tensor, K: int, dtype: str) -> Tensor:
     return ops.where(known[:, None], ops.one_hot(classes, K, dtype=dtype), float("nan"))
 
 
+def the_only_loss(loss: Any) -> Any:
+    """The loss of a model with one output, alone or as a list of one, or a ValueError."""
+    if isinstance(loss, list | tuple) and len(loss) == 1:
+        return loss[0]
+    if isinstance(loss, list | tuple | dict):
+        raise ValueError(f"Expected one loss, for the model has one output. Received: loss={loss!r}")
+    return loss
+
+
 def is_plain_cross_entropy(loss: Any, K: int) -> bool:
     """Whether `loss` is V of K probabilities: their mean cross-entropy without label smoothing."""
-    if isinstance(loss, list | tuple) and len(loss) == 1:
-        loss = loss[0]
     loss = keras.losses.get(loss) if isinstance(loss, str) else loss
     name = getattr(loss, "__name__", type(loss).__name__).replace("_", "").lower()
     known = {"crossentropy"}

@@ -51,9 +51,9 @@ class BlockLineSearch(keras.optimizers.Optimizer):
         max_inner: int | None = None,
         tolerance: float = 1e-7,
         name: str = "block_line_search",
-        **kwargs: Any,
     ):
-        super().__init__(**{"learning_rate": 1.0, **kwargs}, name=name)
+        # No other setting of a Keras optimizer has a meaning here, so none is taken.
+        super().__init__(learning_rate=1.0, name=name)
         self.inner = one_of("inner", inner, tuple(DIRECTIONS))
         self.blocks = one_of("blocks", blocks, BLOCKS)
         # Variables, so that changing them does not trace anything anew.

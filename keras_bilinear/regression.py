@@ -9,13 +9,22 @@ import tensorflow as tf
 from keras import ops
 
 from keras_bilinear import bilinear_math as bm
-from keras_bilinear.alternation import AlternatingTraining, check_from_logits, fit_options
+from keras_bilinear.alternation import AlternatingTraining, check_from_logits
 from keras_bilinear.arguments import non_negative, positive_integer
 from keras_bilinear.bilinear_math import Tensor
-from keras_bilinear.data import Batch, checked_batch, is_array, the_only_batch, train_validation_split
+from keras_bilinear.data import (
+    Batch,
+    checked_batch,
+    class_weights,
+    is_array,
+    the_only_batch,
+    train_validation_split,
+    warn_of_one_class,
+    warn_of_scale,
+)
 from keras_bilinear.descent import Samples, Solution
 from keras_bilinear.layers import matrix_shape
-from keras_bilinear.losses import Accuracy, CrossEntropy, is_plain_cross_entropy, targets
+from keras_bilinear.losses import Accuracy, CrossEntropy, is_plain_cross_entropy, targets, the_only_loss
 from keras_bilinear.optimizers import BlockLineSearch
 
 
@@ -128,6 +137,7 @@ class ImageRegression(AlternatingTraining, keras.Model):
         return {**config, "jit_compile": self._jit_choice} if config else config
 
     def check_objective(self, optimizer: Any, loss: Any) -> None:
+        loss = the_only_loss(loss)
         check_from_logits(loss, is_probability=True)
         if isinstance(optimizer, BlockLineSearch) and not is_plain_cross_entropy(loss, self.units):
             raise ValueError(
@@ -153,25 +163,34 @@ class ImageRegression(AlternatingTraining, keras.Model):
         """
         if not self.compiled:
             self.compile()
-        options = fit_options(self, args, kwargs)
-        self.refuse_replicas()
+        return super().fit(*args, **kwargs)
+
+    def prepare(self, options: dict[str, Any]) -> dict[str, Any]:
+        if options.get("class_weight") is not None:
+            # Every class by its number: Keras refuses a data set's classes that are left out.
+            weights = class_weights(options["class_weight"], max(self.units, 2))
+            options = {**options, "class_weight": dict(enumerate(weights.tolist()))}
         if self.is_exact:
-            return super().fit(**self.full_batch_options(options))
-        if is_array(options.get("x")):
+            options = self.full_batch_options(options)
+        elif is_array(options.get("x")):
             options = self.checked_options(options)
-        return super().fit(**options)
+        validation = keras.utils.unpack_x_y_sample_weight(options.get("validation_data"))
+        if is_array(validation[0]):
+            options["validation_data"] = tuple(self.checked(*validation))
+            if self.is_exact:
+                options["validation_batch_size"] = options.get("validation_batch_size") or 4096
+        return options
 
     def checked_options(self, options: dict[str, Any]) -> dict[str, Any]:
         """The options of `fit` with arrays checked, weights merged and the validation part split off."""
         batch = self.checked(
             options["x"], options.get("y"), options.pop("sample_weight", None), options.pop("class_weight", None)
         )
-        validation = options.get("validation_data")
-        if isinstance(validation, tuple | list) and is_array(validation[0]):
-            options["validation_data"] = tuple(self.checked(*validation))
-        elif validation is None and options.get("validation_split"):
+        if options.get("validation_data") is None and options.get("validation_split"):
             batch, held_out = train_validation_split(batch, options.pop("validation_split"))
             options["validation_data"] = tuple(held_out)
+        warn_of_one_class(batch, self.units)
+        warn_of_scale(batch.x)
         return {**options, "x": batch.x, "y": batch.y, "sample_weight": batch.weight}
 
     def checked(self, x: Any, y: Any, sample_weight: Any = None, class_weight: Any = None) -> Batch:
@@ -206,7 +225,8 @@ class ImageRegression(AlternatingTraining, keras.Model):
     def full_batch_options(self, options: dict[str, Any]) -> dict[str, Any]:
         """The options of `fit` that make one epoch one sweep over blocks, each step on all of the data."""
         if not is_array(options.get("x")):
-            options = {**options, **the_only_batch(options.get("x"))}
+            given = (options.get(name) for name in ("x", "y", "sample_weight"))
+            options = {**options, **the_only_batch(*given)}
         batch_size = options.pop("batch_size", None)
         options = self.checked_options(options)
         x, y, weight = (options.pop(name) for name in ("x", "y", "sample_weight"))
@@ -216,8 +236,6 @@ class ImageRegression(AlternatingTraining, keras.Model):
                 f"batch_size={batch_size}. Leave batch_size out, or compile with a Keras optimizer."
             )
         options["steps_per_epoch"] = options.get("steps_per_epoch") or self.num_blocks
-        if isinstance(options.get("validation_data"), tuple):
-            options["validation_batch_size"] = options.get("validation_batch_size") or 4096
         # As tensors already: a data set made of NumPy arrays holds two copies of them.
         batch = tuple(tf.convert_to_tensor(part) for part in (x, y, weight))
         return {**options, "x": tf.data.Dataset.from_tensors(batch).repeat(), "shuffle": False}
@@ -238,15 +256,41 @@ class ImageRegression(AlternatingTraining, keras.Model):
             self.refuse_change(batch)
         return super().train_on_batch(*batch, **kwargs)
 
+    def evaluate(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        verbose: Any = "auto",
+        sample_weight: Any = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        """As in Keras, with arrays checked as `fit` checks them."""
+        if is_array(x):
+            x, y, sample_weight = self.checked(x, y, sample_weight)
+        return super().evaluate(x, y, batch_size, verbose, sample_weight, *args, **kwargs)
+
+    def test_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, **kwargs: Any) -> Any:
+        """As in Keras, with the batch checked as `fit` checks it."""
+        return super().test_on_batch(*self.checked(x, y, sample_weight), **kwargs)
+
     def refuse_change(self, batch: Batch) -> None:
         """Raises a ValueError if this is not the batch of the previous call: J would rise from batch to batch."""
-        digest = hashlib.blake2b(b"".join(np.ascontiguousarray(part).tobytes() for part in batch)).digest()
-        self._full_batch = self._full_batch or digest
-        if digest != self._full_batch:
+        hasher = hashlib.blake2b()
+        for part in batch:
+            hasher.update(np.ravel(part).view("uint8").data)  # no copy of what is contiguous
+        self._full_batch = self._full_batch or hasher.digest()
+        if hasher.digest() != self._full_batch:
             raise ValueError(
                 "Expected the same full batch in every call: BlockLineSearch solves each block on all the data. "
                 "Received: another batch than before. Compile anew to change the data, or use a Keras optimizer."
             )
+
+    def compute_metrics(self, x: Tensor, y: Tensor, y_pred: Tensor, sample_weight: Any = None) -> dict[str, Any]:
+        # Metrics of one score take labels of its shape, (T, 1).
+        y = ops.reshape(y, (-1, 1)) if self.units == 1 else y
+        return super().compute_metrics(x, y, y_pred, sample_weight=sample_weight)
 
     def train_step(self, data: Any) -> dict[str, Tensor]:
         return self.exact_step(*data) if self.is_exact else super().train_step(data)

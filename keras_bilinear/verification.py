@@ -1,7 +1,6 @@
 """Proof that a TFLite file computes what its model computes, on the real LiteRT interpreter."""
 
 import os
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -209,10 +208,7 @@ def largest(scores: np.ndarray) -> float:
 
 def class_labels(y: Any, K: int, T: int) -> np.ndarray:
     """Labels in any form `fit` takes, as class numbers (T,)."""
-    with warnings.catch_warnings():
-        # Labels of one class only are a poor training set, and the warning says so, but a fair test set.
-        warnings.simplefilter("ignore", UserWarning)
-        return class_indices(checked_labels(y, K, T), K)
+    return class_indices(checked_labels(y, K, T), K)
 
 
 def loaded(content: bytes, kernels: str) -> Any:

@@ -167,6 +167,34 @@ def test_bilinear_layers_of_nested_models_are_found():
     assert len(model.factor_blocks) == 4
 
 
+class Pair(keras.layers.Layer):
+    """Bilinear layers in an attribute and in a list."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.first = kb.BilinearDense(3, 1)
+        self.others = [kb.BilinearDense(3, 1)]
+
+    def call(self, x):
+        return self.first(x) + self.others[0](x)
+
+
+def test_bilinear_layers_within_other_layers_take_turns():
+    movie = keras.Input((2, 6, 5))
+    frames = keras.layers.TimeDistributed(kb.BilinearDense(3, 2, left_initializer="ones"))
+    pair = Pair()
+    scores = keras.layers.GlobalAveragePooling1D()(frames(movie))
+    scores = keras.layers.Add()([scores, pair(keras.layers.Reshape((12, 5))(movie))])
+    model = kb.AlternatingModel(movie, keras.layers.Softmax()(scores))
+    assert bilinear_layers(model) == [frames.layer, pair.first, *pair.others]
+    assert model.other_variables == []
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    x, y = data()
+    before = snapshot(model)
+    model.fit(np.stack([x, x], axis=1), y, verbose=0)
+    assert moved(before, model) == [True] + 7 * [False]
+
+
 def test_mixed_precision_moves_only_the_active_block():
     x, y = data()
     keras.config.set_dtype_policy("mixed_float16")
@@ -179,6 +207,35 @@ def test_mixed_precision_moves_only_the_active_block():
     assert moved(before, model) == [True, False, False, False]
     assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
     assert 0 < history["grad_norm"][0] < 100
+
+
+def test_a_loss_scale_counts_one_step_a_step_and_changes_nothing_else():
+    x, y = data()
+    plain, scaled = regression("adam"), regression("adam")
+    scaler = keras.optimizers.LossScaleOptimizer(OPTIMIZERS["adam"](), initial_scale=2.0, dynamic_growth_steps=5)
+    scaled.compile(scaler)
+    for model in (plain, scaled):
+        model.fit(x, y, epochs=2, batch_size=16, shuffle=False, verbose=0)
+        assert model.schedule.block_steps.numpy().tolist() == [3, 3, 0, 0]
+    # Six steps: the scale has doubled after five.
+    assert (int(scaler.step_counter.value), float(scaler.dynamic_scale.value)) == (1, 4.0)
+    assert int(scaler.inner_optimizer.iterations.value) == int(plain.optimizer.iterations.value) == 6
+    for old, new in zip(plain.trainable_variables, scaled.trainable_variables, strict=True):
+        np.testing.assert_allclose(old.numpy(), new.numpy(), rtol=1e-5, atol=1e-7)
+
+
+def test_gradients_that_overflow_lower_the_scale_and_are_no_step():
+    x, y = data()
+    model = regression("adam")
+    scaler = keras.optimizers.LossScaleOptimizer(OPTIMIZERS["adam"](), initial_scale=3e38)
+    model.compile(scaler)
+    before = [variable.numpy().copy() for variable in model.trainable_variables]
+    model.train_on_batch(1e3 * x, y)
+    for old, new in zip(before, model.trainable_variables, strict=True):
+        np.testing.assert_array_equal(old, new.numpy())
+    assert float(scaler.dynamic_scale.value) == pytest.approx(1.5e38)
+    assert not np.any(model.schedule.block_steps.numpy())
+    assert int(scaler.inner_optimizer.iterations.value) == 0
 
 
 def test_a_loss_that_is_not_finite_leaves_the_last_finite_weights():
@@ -222,6 +279,30 @@ def test_losses_that_contradict_the_output(activation, loss):
     model = kb.AlternatingModel(image, kb.BilinearDense(3, 2, activation=activation)(image))
     with pytest.raises(ValueError, match="Expected a loss with from_logits"):
         model.compile("adam", loss)
+
+
+def two_outputs():
+    image = keras.Input((6, 5))
+    heads = [kb.BilinearDense(3, 2, activation, name=name) for name, activation in (("p", "softmax"), ("z", None))]
+    return kb.AlternatingModel(image, [head(image) for head in heads])
+
+
+def test_losses_of_several_outputs_are_compared_with_their_own():
+    probability = "sparse_categorical_crossentropy"
+    logits = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    for good in ([probability, logits], {"z": logits, "p": probability}, {"z": logits}):
+        two_outputs().compile("sgd", good)
+    for bad in ([logits, probability], {"z": probability, "p": probability}, {"p": logits}, probability, logits):
+        with pytest.raises(ValueError, match="Expected a loss with from_logits"):
+            two_outputs().compile("sgd", bad)
+
+
+def test_a_loss_of_ones_own_is_taken_as_it_is():
+    def my_crossentropy(y, z):
+        return keras.losses.sparse_categorical_crossentropy(y, z, from_logits=True)
+
+    image = keras.Input((6, 5))
+    kb.AlternatingModel(image, kb.BilinearDense(3, 2)(image)).compile("sgd", my_crossentropy)
 
 
 def test_a_graph_without_bilinear_layers():

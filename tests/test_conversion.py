@@ -29,6 +29,15 @@ def test_from_dense_is_exact_at_full_rank(K, use_bias):
     np.testing.assert_allclose(model.predict(images(), verbose=0), dense.predict(images(), verbose=0), atol=1e-5)
 
 
+def test_reshape_in_place_of_flatten():
+    flat = dense_model(3)
+    layers = [keras.Input(SIZE), keras.layers.Reshape((30,)), keras.layers.Dense(3, "softmax")]
+    reshaped = keras.Sequential(layers)
+    reshaped.set_weights(flat.get_weights())
+    found = [kb.from_dense(dense, 2, SIZE).weight_matrices() for dense in (flat, reshaped)]
+    np.testing.assert_array_equal(*found)
+
+
 @pytest.mark.parametrize("rank", [1, 2, 4])
 def test_from_dense_is_the_best_approximation_below(rank):
     dense = dense_model(3)

@@ -87,8 +87,9 @@ def test_bad_labels(y, K, message):
 
 @pytest.mark.parametrize("K", [1, 3])
 def test_a_single_class_is_warned_about(K):
+    x, _ = good(T=3)
     with pytest.warns(UserWarning, match="one class only"):
-        data.checked_labels([1, 1, 1], K, 3)
+        data.warn_of_one_class(data.checked_batch(x, [1, 1, 1], K), K)
 
 
 @pytest.mark.parametrize(
@@ -142,3 +143,35 @@ def test_the_only_batch_of_a_dataset():
         data.the_only_batch(tf.data.Dataset.from_tensors(x))
     with pytest.raises(ValueError, match="x=None"):
         data.the_only_batch(None)
+
+
+@pytest.mark.parametrize("one", [1, 1.0, True, np.int64(1), np.float32(1)])
+def test_a_class_is_named_by_any_number_equal_to_it(one):
+    assert data.class_weights({one: 2.0}, 3).tolist() == [1.0, 2.0, 1.0]
+
+
+@pytest.mark.parametrize("class_weight", ["balanced", [1.0, 2.0, 3.0], {1.5: 1.0}, {np.nan: 1.0}])
+def test_class_weights_that_name_no_class(class_weight):
+    with pytest.raises(ValueError, match="Expected `class_weight`"):
+        data.class_weights(class_weight, 3)
+
+
+@pytest.mark.parametrize("beside", ["y", "sample_weight"])
+@pytest.mark.parametrize("form", [lambda d: d, iter])
+def test_labels_and_weights_beside_a_dataset_are_refused(form, beside):
+    x, y = good()
+    with pytest.raises(ValueError, match="within the data set"):
+        data.the_only_batch(form(tf.data.Dataset.from_tensors((x, y))), **{beside: y})
+
+
+@pytest.mark.parametrize("factor", [1e-10, 1e10, -1e10])
+def test_pixels_out_of_reach_are_warned_about(factor):
+    x, _ = good()
+    with pytest.warns(UserWarning, match="Scale the images"):
+        data.warn_of_scale(factor * x)
+
+
+def test_usual_pixels_are_not_warned_about():
+    x, _ = good()
+    for factor in (0.0, 1e-3, 1.0, 65535.0):
+        data.warn_of_scale(factor * x)

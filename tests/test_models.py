@@ -181,6 +181,18 @@ def test_class_weight_is_a_sample_weight(optimizer):
     assert ends[0] == pytest.approx(ends[1], rel=1e-5)
 
 
+@pytest.mark.parametrize("optimizer", [None, "sgd"])
+def test_class_weights_of_a_dataset_are_those_of_arrays(optimizer):
+    x, y = data("BSR")
+    ends = []
+    for given in ((x, y), (tf.data.Dataset.from_tensors((x, y)),)):
+        model = ALL["BSR"](alpha=0.01)
+        model.compile(optimizer, jit_compile=False)
+        fit = model.fit(*given, batch_size=60, class_weight={1.0: 2.0}, verbose=0, shuffle=False)
+        ends.append(fit.history["loss"][-1])
+    assert ends[0] == pytest.approx(ends[1], rel=1e-5)
+
+
 @pytest.mark.parametrize("optimizer", [None, "adam"])
 def test_validation_metrics_and_callbacks(optimizer):
     x, y = data("BSR", T=90)
@@ -190,6 +202,37 @@ def test_validation_metrics_and_callbacks(optimizer):
         history = model.fit(x, y, epochs=2, verbose=0, **validation).history
         assert {"val_loss", "val_accuracy", "val_top2", "top2"} <= set(history)
         assert history["val_loss"][-1] == pytest.approx(model.objective(x[60:], y[60:]), rel=1e-4)
+
+
+@pytest.mark.parametrize("optimizer", [None, "sgd"])
+@pytest.mark.parametrize("name", ["BLR", "LLR"])
+def test_metrics_of_binary_models_see_labels_and_scores_of_one_shape(optimizer, name):
+    x, y = data(name)
+    model = ALL[name](alpha=0.01)
+    metrics = [
+        keras.metrics.F1Score(threshold=0.5),
+        keras.metrics.BinaryCrossentropy(),
+        keras.metrics.AUC(name="auc"),
+    ]
+    model.compile(optimizer, metrics=metrics, weighted_metrics=["mse"], jit_compile=False)
+    model.fit(x, y, sample_weight=np.ones(60), verbose=0)
+    p = model.predict(x, verbose=0)[:, 0]
+    hits = np.sum((p > 0.5) & (y == 1))
+    expected = {
+        "f1_score": 2 * hits / (np.sum(p > 0.5) + np.sum(y)),
+        "binary_crossentropy": -np.mean(np.log(np.where(y == 1, p, 1 - p))),
+        "mse": np.mean((p - y) ** 2),
+    }
+    for labels in (y, y[:, None]):
+        found = model.evaluate(x, labels, return_dict=True, verbose=0)
+        assert {key: float(np.squeeze(found[key])) for key in expected} == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("given", ["y", "sample_weight"])
+def test_labels_beside_a_full_batch_dataset_are_refused(given):
+    x, y = data("BSR")
+    with pytest.raises(ValueError, match="within the data set"):
+        ALL["BSR"]().fit(tf.data.Dataset.from_tensors((x, y)), **{given: y}, verbose=0)
 
 
 def test_early_stopping_on_the_objective():
@@ -371,7 +414,7 @@ def test_bad_data_changes_nothing(optimizer, change, message):
     model.compile(optimizer)
     before = [v.numpy() for v in model.variables]
     x, y, *weight = change(x, y)
-    for call in (model.fit, model.train_on_batch):
+    for call in (model.fit, model.train_on_batch, model.evaluate, model.test_on_batch):
         with pytest.raises(ValueError, match=message):
             call(x, y, sample_weight=weight[0] if weight else None)
     for old, new in zip(before, model.variables, strict=True):
@@ -383,6 +426,38 @@ def test_bad_validation_data_is_found_before_training():
     model = ALL["BSR"]()
     with pytest.raises(ValueError, match="0 to 2"):
         model.fit(x, y, validation_data=(x, y + 1), verbose=0)
+
+
+@pytest.mark.parametrize("optimizer", [None, "adam"])
+def test_validation_arrays_beside_a_dataset_are_checked_and_need_labels(optimizer):
+    x, y = data("BSR")
+    model = ALL["BSR"]()
+    model.compile(optimizer, jit_compile=False)
+    training = tf.data.Dataset.from_tensors((x, y))
+    for validation, message in (((x, y + 1), "0 to 2"), ((x,), "Expected labels"), (x, "Expected labels")):
+        with pytest.raises(ValueError, match=message):
+            model.fit(training, validation_data=validation, shuffle=False, verbose=0)
+
+
+def test_only_a_fit_warns_of_a_single_class():
+    x, y = data("BSR")
+    one = x[y == 1], y[y == 1]
+    model = ALL["BSR"](alpha=0.01)
+    model.compile("sgd", jit_compile=False)
+    # Warnings are errors here.
+    model.fit(x, y, validation_data=one, verbose=0)
+    model.train_on_batch(*one)
+    model.evaluate(*one, verbose=0)
+    model.objective(*one)
+    assert model.test_on_batch(*one)[0] == pytest.approx(model.objective(*one), rel=1e-4)
+
+
+def test_pixels_out_of_reach_proceed_with_a_warning():
+    x, y = data("BSR")
+    model = ALL["BSR"]()
+    model.compile("sgd", jit_compile=False)
+    with pytest.warns(UserWarning, match="Scale the images"):
+        model.fit(1e10 * x, y, verbose=0)
 
 
 def test_one_class_only_proceeds_with_a_warning():
@@ -415,6 +490,8 @@ def test_losses_that_contradict_the_model(optimizer):
     model = ALL["BSR"]()
     with pytest.raises(ValueError, match="from_logits=False"):
         model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    with pytest.raises(ValueError, match="Expected one loss"):
+        model.compile(optimizer, {"bilinear": "sparse_categorical_crossentropy"})
     if optimizer is None:
         for loss in ("mse", keras.losses.CategoricalCrossentropy(label_smoothing=0.1)):
             with pytest.raises(ValueError, match="minimises the cross-entropy"):

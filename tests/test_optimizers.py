@@ -53,3 +53,9 @@ def test_without_xla_one_graph_serves_any_number_of_images():
         samples = Samples(ops.ones((T, 2)), ops.ones((T,)))
         assert float(solve(ops.ones((T, 5, 6)), samples, None)) == 60 * T
     assert traced == [(None, 5, 6)]
+
+
+@pytest.mark.parametrize("option", ["learning_rate", "clipnorm", "weight_decay", "use_ema"])
+def test_settings_of_gradient_steps_are_refused(option):
+    with pytest.raises(TypeError, match=f"unexpected keyword argument '{option}'"):
+        BlockLineSearch(**{option: 0.1})
