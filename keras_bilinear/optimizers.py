@@ -71,6 +71,14 @@ class BlockLineSearch(keras.optimizers.Optimizer):
         self._max_inner.assign(positive_integer("max_inner", value))
 
     @property
+    def gains_from_xla(self) -> bool:
+        """Whether XLA earns back on a CPU the seconds it takes: where steps are small and many.
+
+        The joint solver spends its time in products with the images, which XLA does not speed up there.
+        """
+        return self.blocks != "joint"
+
+    @property
     def tolerance(self) -> float:
         """The relative decrease of J below which a block has converged."""
         return float(self._tolerance.value)

@@ -45,7 +45,7 @@ class ImageRegression(AlternatingTraining, keras.Model):
         self.use_bias = bool(use_bias)
         self.declared_shape = None if input_shape is None else tuple(input_shape)
         non_negative("alpha", alpha)
-        self.jit_solver = True
+        self.jit_solver = False
         self._jit_choice: bool | str = "auto"
         self._full_batch: bytes | None = None
         self._compiled_parts_built = False
@@ -109,9 +109,10 @@ class ImageRegression(AlternatingTraining, keras.Model):
             optimizer: `BlockLineSearch()` by default; any Keras optimizer trains on mini-batches.
             loss: The cross-entropy of the paper by default; takes integer and one-hot labels.
             metrics: As in Keras; by default the accuracy, whatever form the labels have.
-            jit_compile: As in Keras; "auto" compiles the solver of `BlockLineSearch` with XLA, once a shape.
-                Without XLA it is traced once for any number of images; with `run_eagerly` nothing else is traced,
-                which suits many short fits.
+            jit_compile: As in Keras: True compiles with XLA, once a shape, and "auto" does so on accelerators. With
+                `BlockLineSearch` it is the solver that is compiled; on a CPU "auto" does so where it pays (see
+                `BlockLineSearch.gains_from_xla`). Without XLA it is traced once for any number of images; with
+                `run_eagerly` nothing else is traced, which suits many short fits.
             **kwargs: As in Keras.
         """
         optimizer = BlockLineSearch() if optimizer is None else optimizer
@@ -126,8 +127,10 @@ class ImageRegression(AlternatingTraining, keras.Model):
                 )
         super().compile(optimizer=optimizer, loss=loss, metrics=metrics, jit_compile=jit_compile, **kwargs)
         self._full_batch, self._compiled_parts_built = None, False
-        self._jit_choice, self.jit_solver = jit_compile, bool(jit_compile) and not self.run_eagerly
+        self._jit_choice = jit_compile
         if self.is_exact:
+            pays = jit_compile == "auto" and optimizer.gains_from_xla and not self.run_eagerly
+            self.jit_solver = bool(self.jit_compile) or pays
             # The solver is compiled by itself, once for all models: the step around it is left to the graph.
             self.jit_compile = False
 
