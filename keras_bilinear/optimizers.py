@@ -94,7 +94,7 @@ class BlockLineSearch(keras.optimizers.Optimizer):
             factors = bl.Factors(
                 *ops.cond(
                     ops.any(silent_ranks(factors)),
-                    lambda: wake_silent_ranks(X, samples, factors, alpha, penalty),
+                    lambda: compiled(wake_silent_ranks, False, ("penalty", penalty))(X, samples, factors, alpha),
                     lambda: factors,
                 )
             )
@@ -129,9 +129,11 @@ class BlockLineSearch(keras.optimizers.Optimizer):
 
 @functools.cache
 def compiled(function: Callable[..., Any], jit: bool, *settings: tuple[str, Any]) -> Callable[..., Any]:
-    """`function` with its static settings bound; one for all models, so XLA compiles once a shape."""
-    bound = functools.partial(function, **dict(settings))
-    return tf.function(bound, jit_compile=True, autograph=False) if jit else bound
+    """`function` with its static settings bound, as a graph: one for all models, so each shape is traced once.
+
+    With `jit` it is compiled by XLA as well, once a shape too.
+    """
+    return tf.function(functools.partial(function, **dict(settings)), jit_compile=jit, autograph=False)
 
 
 @functools.cache
