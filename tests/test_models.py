@@ -147,7 +147,7 @@ def test_all_blocks_end_at_the_same_J(name):
     for blocks, count in (("factor", 4), ("side", 2), ("joint", 1)):
         model = ALL[name](alpha=0.02)
         model.compile(kb.BlockLineSearch(blocks=blocks))
-        history = model.fit(x, y, epochs=30, verbose=0).history
+        history = model.fit(x, y, epochs=60, verbose=0).history
         ends[blocks] = history["objective"][-1]
         assert max(history["active_block"]) == count - 1
     assert ends["factor"] == pytest.approx(ends["side"], rel=1e-3)
