@@ -85,8 +85,8 @@ def exported(tmp_path_factory):
         return model, export_tflite(model, path, layout=layout, output=output, batch_size=batch_size)
 
     # Named or not, default or not: the same settings are the same file.
-    return lambda kind, use_bias=False, layout=None, output="probabilities", batch_size=1: export_once(
-        kind, use_bias, layout or ("factored" if kind in ("BSR", "BLR") else "merged"), output, batch_size
+    return lambda kind, use_bias=False, layout="factored", output="probabilities", batch_size=1: export_once(
+        kind, use_bias, layout, output, batch_size
     )
 
 
