@@ -123,12 +123,9 @@ def test_gradient_descent_needs_the_most_iterations(inner):
     assert count[inner] <= count["gradient_descent"]
 
 
-# With "factor" every direction meets every penalty; "side" differs from it in nothing but which ranks move.
-@pytest.mark.parametrize(
-    ("blocks", "penalty", "inner"),
-    [("factor", penalty, inner) for penalty in PENALTIES for inner in DIRECTIONS]
-    + [("side", penalty, inner) for penalty, inner in zip(PENALTIES, DIRECTIONS, strict=True)],
-)
+@pytest.mark.parametrize("inner", DIRECTIONS)
+@pytest.mark.parametrize("blocks", ["factor", "side"])
+@pytest.mark.parametrize("penalty", PENALTIES)
 def test_J_falls_from_block_to_block_over_sweeps(blocks, penalty, inner):
     case = Case()
     factors, last = case.factors, np.inf
