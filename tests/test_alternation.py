@@ -55,7 +55,8 @@ def moved(before, model):
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "mode"), [*((name, "graph") for name in OPTIMIZERS), *(("adam", mode) for mode in MODES)]
+    ("optimizer", "mode"),
+    [*((name, "graph") for name in OPTIMIZERS), *(("adam", mode) for mode in MODES if mode != "graph")],
 )
 def test_only_the_active_block_moves_and_the_others_stay_bit_identical(optimizer, mode):
     x, y = data()
@@ -126,8 +127,8 @@ class FirstBlockOnly(keras.callbacks.Callback):
     passes_turns = True
 
 
-@pytest.mark.parametrize("layers", [1, 2])
-@pytest.mark.parametrize("mode", MODES)
+# A second layer is a longer list of blocks, whatever runs the step.
+@pytest.mark.parametrize(("layers", "mode"), [*((1, mode) for mode in MODES), (2, "graph")])
 def test_a_backbone_always_moves_while_the_factors_take_turns(layers, mode):
     x = np.random.default_rng(0).normal(size=(24, 8, 8, 1)).astype("float32")
     y = np.arange(24) % 3

@@ -66,7 +66,7 @@ def test_a_block_on_mini_batches_stays_up_until_it_has_converged():
 def test_mini_batch_training_stops_when_a_sweep_brings_nothing():
     x, y = data()
     callback = BlockConvergence(rtol=1e-2, block_rtol=1e-2)
-    model = make(lambda: keras.optimizers.SGD(0.5))
+    model = make(lambda: keras.optimizers.SGD(2.0))
     history = model.fit(x, y, epochs=2000, batch_size=60, shuffle=False, verbose=0, callbacks=[callback]).history
     assert callback.converged
     assert len(history["loss"]) < 2000
@@ -107,8 +107,11 @@ REGIMES = {
 }
 
 
-@pytest.mark.parametrize("regime", REGIMES)
-@pytest.mark.parametrize("backup_first", [True, False])
+# Either regime with either order of the callbacks, and Adam, which keeps the most state, with both.
+@pytest.mark.parametrize(
+    ("regime", "backup_first"),
+    [("joint", False), ("factor", True), ("adam", True), ("adam", False), ("momentum", True)],
+)
 def test_an_interrupted_fit_resumes_bit_equal(regime, backup_first, tmp_path):
     x, y = data()
     epoch = 5 if backup_first else 2

@@ -1,5 +1,6 @@
 """Files for the edge, run on the real interpreter and compared with NumPy and with Keras."""
 
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -72,6 +73,23 @@ def run(path, x, output="probabilities", batch=1):
     return np.concatenate([serve(image=x[t : t + batch])[output] for t in range(0, len(x), batch)])
 
 
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """(kind, use_bias, options) -> a random model and the report of its file, for all tests that only read it."""
+    folder = tmp_path_factory.mktemp("exported")
+
+    @functools.cache
+    def export_once(kind, use_bias, layout, output, batch_size):
+        model = random_model(kind, use_bias=use_bias)
+        path = folder / f"{kind}-{use_bias}-{layout}-{output}-{batch_size}.tflite"
+        return model, export_tflite(model, path, layout=layout, output=output, batch_size=batch_size)
+
+    # Named or not, default or not: the same settings are the same file.
+    return lambda kind, use_bias=False, layout="factored", output="probabilities", batch_size=1: export_once(
+        kind, use_bias, layout, output, batch_size
+    )
+
+
 # Equality with the model ----------------------------------------------------------------------------------------
 
 
@@ -89,10 +107,9 @@ def run(path, x, output="probabilities", batch=1):
         ("LLR", "merged"),
     ],
 )
-def test_the_file_computes_the_model(tmp_path, kind, layout, use_bias, output):
-    model = random_model(kind, use_bias=use_bias)
+def test_the_file_computes_the_model(exported, kind, layout, use_bias, output):
+    model, report = exported(kind, use_bias, layout, output)
     x = random_images(model)
-    report = export_tflite(model, tmp_path / "m.tflite", layout=layout, output=output)
     np.testing.assert_allclose(run(report.path, x, output), oracle(model, x, output), atol=ATOL)
     verified = verify_tflite(report.path, model, x)
     assert verified.output == output
@@ -119,16 +136,15 @@ def test_every_rank_and_the_smallest_images(tmp_path, size, rank, units):
 @pytest.mark.parametrize(
     ("kind", "batch_size"), [("BSR", None), ("BSR", 1), ("BSR", 16), ("BLR", None), ("BLR", 16), ("LSR", None)]
 )
-def test_the_batch_size_is_written(tmp_path, kind, batch_size):
-    model = random_model(kind)
+def test_the_batch_size_is_written(exported, kind, batch_size):
+    model, report = exported(kind, batch_size=batch_size)
     x = random_images(model)
-    export_tflite(model, tmp_path / "m.tflite", batch_size=batch_size)
-    interpreter = Interpreter(str(tmp_path / "m.tflite"))
+    interpreter = Interpreter(str(report.path))
     rows = -1 if batch_size is None else batch_size
     assert interpreter.get_input_details()[0]["shape_signature"].tolist() == [rows, 7, 5]
     assert interpreter.get_output_details()[0]["shape_signature"].tolist() == [rows, model.units]
     # 40 images are neither a multiple of 16 nor of 1 + 256.
-    verified = verify_tflite(tmp_path / "m.tflite", model, x)
+    verified = verify_tflite(report.path, model, x)
     assert max(verified.default.max_difference, verified.reference.max_difference) <= ATOL
 
 
@@ -151,10 +167,9 @@ def test_verification_runs_every_image_at_the_batch_size_of_the_file(tmp_path, b
 @pytest.mark.parametrize(
     ("kind", "layout"), [("BSR", "factored"), ("BSR", "merged"), ("BLR", "factored"), ("LSR", "merged")]
 )
-def test_input_scale_costs_nothing_and_takes_raw_pixels(tmp_path, kind, layout):
-    model = random_model(kind, use_bias=True)
+def test_input_scale_costs_nothing_and_takes_raw_pixels(tmp_path, exported, kind, layout):
+    model, plain = exported(kind, True, layout)
     pixels = np.random.default_rng(1).integers(0, 256, size=(40, 7, 5)).astype("uint8")
-    plain = export_tflite(model, tmp_path / "plain.tflite", layout)
     raw = export_tflite(model, tmp_path / "raw.tflite", layout, input_scale=1 / 255)
     assert (raw.bytes, raw.ops, raw.parameters) == (plain.bytes, plain.ops, plain.parameters)
     expected = oracle(model, pixels / 255, "probabilities")
@@ -216,20 +231,17 @@ MUL = ("FULLY_CONNECTED", "RESHAPE", "MUL", "SUM")
         ("LLR", {"layout": "merged"}, ("RESHAPE", "FULLY_CONNECTED", "LOGISTIC")),
     ],
 )
-def test_operators(tmp_path, kind, options, ops):
-    report = export_tflite(random_model(kind), tmp_path / "m.tflite", **options)
+def test_operators(exported, kind, options, ops):
+    _, report = exported(kind, **options)
     assert report.ops == ops
     bilinear = kind in ("BSR", "BLR")
     assert report.layout == (options.get("layout", "factored") if bilinear else "merged")
 
 
-def test_a_bias_is_one_addition_when_factored_and_free_otherwise(tmp_path):
-    path = tmp_path / "m.tflite"
-    assert export_tflite(random_model("BSR", use_bias=True), path).ops == (*MUL, "ADD", "SOFTMAX")
+def test_a_bias_is_one_addition_when_factored_and_free_otherwise(exported):
+    assert exported("BSR", True, "factored")[1].ops == (*MUL, "ADD", "SOFTMAX")
     for kind, layout in (("BSR", "merged"), ("BLR", "factored")):
-        without, with_bias = (
-            export_tflite(random_model(kind, use_bias=use_bias), path, layout) for use_bias in (False, True)
-        )
+        without, with_bias = (exported(kind, use_bias, layout)[1] for use_bias in (False, True))
         assert with_bias.ops == without.ops
         assert with_bias.parameters == without.parameters + (3 if kind == "BSR" else 1)
 

@@ -5,8 +5,9 @@ import tensorflow as tf
 
 import keras_bilinear as kb
 from keras_bilinear.descent import DIRECTIONS
+from keras_bilinear.growth import wake_silent_ranks
 from keras_bilinear.joint import solve_joint
-from keras_bilinear.optimizers import BLOCKS, compiled_solver
+from keras_bilinear.optimizers import BLOCKS, compiled, compiled_solver
 from keras_bilinear.penalties import PENALTIES
 from tests import reference
 from tests.problems import one_hot, planted, soft_labels
@@ -64,9 +65,14 @@ def test_objective_history_evaluate_and_the_loops_agree(name, use_bias):
     assert pytest.approx(V + 0.02 * R, rel=1e-5) == J
 
 
+# A Latin square: every two settings meet. All three meet in test_blocks and test_joint, where J is checked too.
 @pytest.mark.parametrize(
     ("name", "penalty", "inner", "blocks"),
-    [("BSR", penalty, inner, blocks) for penalty in PENALTIES for inner in DIRECTIONS for blocks in BLOCKS]
+    [
+        ("BSR", penalty, inner, BLOCKS[(i + j) % 3])
+        for i, penalty in enumerate(PENALTIES)
+        for j, inner in enumerate(DIRECTIONS)
+    ]
     + [("BLR", "product", "cg", blocks) for blocks in BLOCKS],
 )
 def test_J_never_rises(name, penalty, inner, blocks):
@@ -89,7 +95,7 @@ def test_planted_factors_are_recovered(inner):
     model = kb.BilinearSoftmaxRegression(3, 2, alpha=0.0, seed=0)
     model.compile(kb.BlockLineSearch(inner=inner))
     C = soft_labels(problem)
-    model.fit(problem.X, C, epochs=200, verbose=0)
+    model.fit(problem.X, C, epochs=50, verbose=0)
     W = np.einsum("lmk,lnk->kmn", problem.A, problem.B)
     found = model.weight_matrices()
     # Soft-max is blind to what all classes share, which the likelihood leaves where it is.
@@ -98,21 +104,21 @@ def test_planted_factors_are_recovered(inner):
 
 
 def test_two_inner_solvers_end_at_the_same_J():
-    x, y = data("BSR", T=300)
+    x, y = data("BSR")
     ends = []
     for inner in ("cg", "newton_cg"):
         model = ALL["BSR"](alpha=0.01)
         model.compile(kb.BlockLineSearch(inner=inner))
-        ends.append(model.fit(x, y, epochs=80, verbose=0).history["objective"][-1])
+        ends.append(model.fit(x, y, epochs=30, verbose=0).history["objective"][-1])
     assert ends[0] == pytest.approx(ends[1], rel=1e-4)
 
 
 def test_full_rank_frobenius_BSR_reaches_the_linear_optimum():
-    x, y = data("BSR", T=150)
+    x, y = data("BSR")
     linear = ALL["LSR"](alpha=0.05)
     linear.fit(x, y, epochs=5, verbose=0)
     model = kb.BilinearSoftmaxRegression(3, 5, alpha=0.05, penalty="frobenius", seed=1)
-    model.fit(x, y, epochs=60, verbose=0)
+    model.fit(x, y, epochs=30, verbose=0)
     assert model.objective(x, y) == pytest.approx(linear.objective(x, y), rel=1e-3)
 
 
@@ -136,7 +142,7 @@ def test_linear_baselines_agree_with_scikit_learn(name, bias, digits):
 
 @pytest.mark.parametrize("name", ["BSR", "BLR"])
 def test_all_blocks_end_at_the_same_J(name):
-    x, y = data(name, T=200)
+    x, y = data(name)
     ends = {}
     for blocks, count in (("factor", 4), ("side", 2), ("joint", 1)):
         model = ALL[name](alpha=0.02)
@@ -322,12 +328,22 @@ def test_dtype_policies(policy, optimizer):
     assert pytest.approx(model.objective(x, y), rel=2e-2) == V
 
 
-def test_eager_steps_and_execution_in_groups_give_the_same_fit():
-    x, y = data("BSR", T=40)
+@pytest.mark.parametrize(
+    ("name", "blocks", "dtype"),
+    [
+        ("BSR", "factor", "float32"),
+        ("BSR", "joint", "float32"),
+        ("BSR", "joint", "float64"),
+        ("LLR", "joint", "float32"),
+    ],
+)
+def test_XLA_eager_steps_and_execution_in_groups_give_the_same_fit(name, blocks, dtype):
+    x, y = data(name)
     ends = []
-    for options in ({}, {"run_eagerly": True}, {"steps_per_execution": 4}, {"jit_compile": False}):
-        model = ALL["BSR"](alpha=0.01)
-        model.compile(kb.BlockLineSearch(blocks="factor", max_inner=5), **options)
+    grouped = [{"steps_per_execution": 4}] if blocks == "factor" else []  # a joint sweep is one step
+    for options in ({"jit_compile": True}, {"run_eagerly": True}, {"jit_compile": False}, *grouped):
+        model = ALL[name](alpha=0.01, dtype=dtype)
+        model.compile(kb.BlockLineSearch(blocks=blocks, max_inner=5), **options)
         ends.append(model.fit(x, y, epochs=2, verbose=0).history["objective"][-1])
     np.testing.assert_allclose(ends, ends[0], rtol=1e-4)
 
@@ -351,14 +367,36 @@ def test_changing_alpha_or_a_tolerance_or_the_block_traces_nothing_anew(optimize
     assert len(traces) == 1
 
 
-def test_models_of_one_shape_share_one_compiled_solver():
-    x, y = data("BSR", T=33)
-    step = compiled_solver(solve_joint, "cg", True, ("penalty", kb.penalties.Product))
+@pytest.mark.parametrize("jit", [False, True])
+def test_models_of_one_shape_share_one_solver(jit):
+    x, y = data("BSR")
+    step = compiled_solver(solve_joint, "cg", jit, ("penalty", kb.penalties.Product))
+    wake = compiled(wake_silent_ranks, False, ("penalty", kb.penalties.Product))
     counts = []
     for seed, alpha in ((0, 0.1), (1, 0.01)):
-        ALL["BSR"](alpha=alpha, seed=seed).fit(x, y, epochs=2, verbose=0)
-        counts.append(step.experimental_get_tracing_count())
-    assert counts[0] == counts[1] > 0
+        model = ALL["BSR"](alpha=alpha, seed=seed)
+        model.compile(jit_compile=jit)
+        model.fit(x, y, epochs=2, verbose=0)
+        counts.append([shared.experimental_get_tracing_count() for shared in (step, wake)])
+    assert counts[0] == counts[1]
+    assert min(counts[0]) > 0
+
+
+@pytest.mark.skipif(len(tf.config.list_physical_devices()) > 1, reason="XLA pays on an accelerator")
+def test_on_a_CPU_only_many_small_steps_are_compiled_unless_asked_for():
+    model = ALL["BSR"]()
+    for blocks, jit, compiles in (
+        ("joint", "auto", False),
+        ("factor", "auto", True),
+        ("side", "auto", True),
+        ("joint", True, True),
+        ("factor", False, False),
+    ):
+        model.compile(kb.BlockLineSearch(blocks=blocks), jit_compile=jit)
+        assert model.jit_solver is compiles
+        assert not model.jit_compile
+    model.compile(kb.BlockLineSearch(blocks="factor"), run_eagerly=True)
+    assert not model.jit_solver
 
 
 def test_training_on_batches_by_hand():

@@ -1,8 +1,9 @@
-"""The quickstart, run as a user runs it: another process, another working directory."""
+"""The quickstart, run as a user runs it, from another working directory: once a data set in another process."""
 
 import http.server
 import os
 import pathlib
+import runpy
 import subprocess
 import sys
 import threading
@@ -28,6 +29,23 @@ def quickstart(folder, *arguments, **environment):
         timeout=300,
         check=False,
     )
+
+
+@pytest.fixture
+def quickstart_here(tmp_path, monkeypatch, capsys):
+    """As `quickstart` in `tmp_path`, but within this process, which has imported TensorFlow already."""
+
+    def run(*arguments):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", [str(SCRIPT), *map(str, arguments)])
+        code = 0
+        try:
+            runpy.run_path(str(SCRIPT), run_name="__main__")
+        except SystemExit as end:
+            code = end.code
+        return subprocess.CompletedProcess(sys.argv, code, *capsys.readouterr())
+
+    return run
 
 
 def table(output):
@@ -70,8 +88,8 @@ def test_digits(tmp_path):
     assert "stopped after 2 sweeps: the epochs ran out" in done.stdout
 
 
-def test_pair_of_classes(tmp_path):
-    done = quickstart(tmp_path, "--pair", 8, 9, "--epochs", 3, "--rank", 1, "--out", tmp_path / "pair")
+def test_pair_of_classes(tmp_path, quickstart_here):
+    done = quickstart_here("--pair", 8, 9, "--epochs", 3, "--rank", 1, "--out", tmp_path / "pair")
     check_finished(done, tmp_path / "pair")
     models = table(done.stdout)
     assert list(models) == ["BLR, rank 1", "LLR"]
@@ -86,8 +104,8 @@ def test_pair_of_classes(tmp_path):
         (["--samples", "0"], "Expected --samples >= 1"),
     ],
 )
-def test_arguments_that_make_no_sense(tmp_path, arguments, message):
-    done = quickstart(tmp_path, *arguments)
+def test_arguments_that_make_no_sense(quickstart_here, arguments, message):
+    done = quickstart_here(*arguments)
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
