@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from keras_bilinear.arguments import positive_integer
 from keras_bilinear.layers import matrix_shape
 
 
@@ -216,3 +217,15 @@ def train_validation_split(batch: Batch, fraction: float) -> tuple[Batch, Batch]
         Batch(*(array[part] for array in batch)) for part in (slice(T - held_out), slice(T - held_out, T))
     )
     return first, last
+
+
+def folds_of(batch: Batch, folds: int) -> list[tuple[Batch, Batch]]:
+    """(training, held out) for each of `folds` parts; sample t is held out with part t modulo `folds`."""
+    T = len(batch.x)
+    if not 2 <= positive_integer("folds", folds) <= T:
+        raise ValueError(f"Expected `folds` from 2 to the number of images, {T}. Received: folds={folds}")
+    part = np.arange(T) % folds
+    return [
+        (Batch(*(array[part != fold] for array in batch)), Batch(*(array[part == fold] for array in batch)))
+        for fold in range(folds)
+    ]

@@ -11,7 +11,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from keras_bilinear.arguments import positive_integer
-from keras_bilinear.inference_graph import SIGNATURE, ImageModel, inference_graph
+from keras_bilinear.inference_graph import SIGNATURE, ImageModel, InferenceGraph, inference_graph
 from keras_bilinear.litert import operators
 
 SAVED_MODEL_ENTRIES = {"saved_model.pb", "fingerprint.pb", "variables", "assets", "assets.extra"}
@@ -95,13 +95,18 @@ def export_tflite(
     target = checked_target(path)
     if target.is_dir():
         raise ValueError(f"Expected `path` to be a file. Received: path={str(path)!r}, a folder")
-    module, serve = graph.traced(None if batch_size is None else positive_integer("batch_size", batch_size))
-    content = tf.lite.TFLiteConverter.from_concrete_functions([serve], module).convert()
+    content = tflite_content(graph, None if batch_size is None else positive_integer("batch_size", batch_size))
     report = ExportReport(Path(path), len(content), graph.layout, output, operators(content), graph.parameters)
     with temporary_sibling(target) as new:
         new.write_bytes(content)
         os.replace(new, target)
     return report
+
+
+def tflite_content(graph: InferenceGraph, batch_size: int | None = 1) -> bytes:
+    """What the file of a graph holds."""
+    module, serve = graph.traced(batch_size)
+    return tf.lite.TFLiteConverter.from_concrete_functions([serve], module).convert()
 
 
 @contextlib.contextmanager

@@ -1,21 +1,41 @@
 """Many fits for the price of a few: every rank and every alpha, each started from its neighbour."""
 
 import math
-import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import keras
 import numpy as np
+from keras import ops
 
+from keras_bilinear import bilinear_math as bm
 from keras_bilinear.arguments import non_negative, positive_integer
-from keras_bilinear.callbacks import BlockConvergence, ConvergenceWarning
-from keras_bilinear.data import Batch, checked_batch, class_indices, train_validation_split
+from keras_bilinear.bilinear_math import Tensor
+from keras_bilinear.blocks import Factors
+from keras_bilinear.data import Batch, class_indices, folds_of, train_validation_split
+from keras_bilinear.descent import Samples
+from keras_bilinear.export import tflite_content
+from keras_bilinear.inference_graph import inference_graph
+from keras_bilinear.losses import targets
 from keras_bilinear.models import BilinearRegression
+from keras_bilinear.optimizers import MAX_INNER, BlockLineSearch
+from keras_bilinear.penalties import Penalty
 
 
 class PathPoint(NamedTuple):
-    """One fit of a path, with its accuracy on the held-out images and the standard error of that accuracy."""
+    """One fit of a path.
+
+    Fields:
+        rank: L.
+        alpha: Weight of the penalty.
+        objective: J = V + alpha R on the images it was fitted to.
+        cross_entropy: V there.
+        accuracy: Fraction of held-out images classified correctly, weighted as they are; over folds, their mean.
+        standard_error: Of that accuracy: binomial, or from the spread over the folds.
+        parameters: How many numbers the model has.
+        bytes: Size of its float32 TFLite file with factored layout.
+        factors: A (L, M, K), B (L, N, K) and the bias (K,) or None.
+    """
 
     rank: int
     alpha: float
@@ -24,7 +44,8 @@ class PathPoint(NamedTuple):
     accuracy: float
     standard_error: float
     parameters: int
-    factors: tuple[np.ndarray, ...]
+    bytes: int
+    factors: Factors
 
 
 class RegularizationPath:
@@ -39,7 +60,7 @@ class RegularizationPath:
 
     @property
     def best(self) -> PathPoint:
-        """The most accurate fit on the held-out images; of equals the smallest, then the most penalised."""
+        """The most accurate fit on held-out images; of equals the smallest, then the most penalised."""
         return max(self.points, key=lambda point: (point.accuracy, -point.parameters, point.alpha))
 
     @property
@@ -52,19 +73,17 @@ class RegularizationPath:
     def model(self, point: PathPoint | None = None) -> BilinearRegression:
         """The fitted model of a point, by default of `one_standard_error`, ready to predict, export or train on."""
         point = self.one_standard_error if point is None else point
-        model = resized(self.template, point.rank, point.alpha)
-        restore(model, point.factors)
-        return model
+        return fitted(self.template, point.factors, point.alpha)
 
     def __str__(self) -> str:
         best, chosen = self.best, self.one_standard_error
-        lines = [f"{'rank':>4} {'alpha':>9} {'J':>9} {'V':>9} {'accuracy':>17} {'parameters':>11}"]
+        lines = [f"{'rank':>4} {'alpha':>9} {'J':>9} {'V':>9} {'accuracy':>17} {'parameters':>11} {'bytes':>9}"]
         for point in self.points:
             notes = [note for note, choice in (("best", best), ("1 s.e.", chosen)) if point is choice]
             accuracy = f"{point.accuracy:.4f} +- {point.standard_error:.4f}"
             lines.append(
                 f"{point.rank:4} {point.alpha:9.2e} {point.objective:9.5f} {point.cross_entropy:9.5f} "
-                f"{accuracy:>17} {point.parameters:11,} {', '.join(notes)}".rstrip()
+                f"{accuracy:>17} {point.parameters:11,} {point.bytes:9,} {', '.join(notes)}".rstrip()
             )
         return "\n".join(lines)
 
@@ -77,15 +96,16 @@ def regularization_path(
     ranks: Sequence[int],
     validation_data: tuple[Any, ...] | None = None,
     validation_split: float = 0.2,
+    folds: int | None = None,
     rtol: float = 1e-3,
     max_sweeps: int = 50,
     verbose: int = 1,
 ) -> RegularizationPath:
-    """Fits every rank with every alpha, and measures each fit on held-out images.
+    """Fits every rank with every alpha by the default solver, and measures each fit on held-out images.
 
     The ranks grow one by one, alpha falls from the largest to the smallest; each fit starts from the factors of its
-    neighbour. All of them run in one model of the largest rank, whose unused ranks are zero and stay zero, so
-    nothing is compiled twice.
+    neighbour. All of them are fits of the largest rank, whose unused ranks are zero and stay zero, so the solver is
+    traced once.
 
     Args:
         model: BLR or BSR with the settings all fits share; its own rank, alpha and weights play no part.
@@ -95,6 +115,8 @@ def regularization_path(
         ranks: Numbers of ranks, >= 1.
         validation_data: (x, y) or (x, y, sample_weight) held out; by default a part of x and y.
         validation_split: The fraction of x and y that is held out, from their end, without `validation_data`.
+        folds: Cross-validation instead: each of so many parts of x and y is held out once (image t is in part
+            t modulo `folds`), and the factors of the path are then fitted to all images.
         rtol: A fit has converged when a sweep improves J by less than this fraction.
         max_sweeps: Sweeps a fit may take.
         verbose: 0 is silent, 1 shows a progress bar.
@@ -118,91 +140,150 @@ def regularization_path(
     rising = sorted({positive_integer("ranks", rank) for rank in ranks})
     if not falling or not rising:
         raise ValueError(f"Expected at least one alpha and one rank. Received: alphas={alphas}, ranks={ranks}")
-    train = checked_batch(x, y, model.units, size=model.image_size if model.built else None)
-    template = resized(model, rising[-1], falling[0], train.x.shape[1:])
-    if validation_data is None:
+    if folds is not None and validation_data is not None:
+        raise ValueError("Expected either `validation_data` or `folds`. Received: both")
+    template = resized(model, rising[-1], falling[0])
+    train = template.checked(x, y)
+    splits = [] if folds is None else folds_of(train, folds)
+    if folds is None and validation_data is None:
         train, held_out = train_validation_split(train, validation_split)
-    else:
+    elif validation_data is not None:
         held_out = template.checked(*validation_data)
-    progress = keras.utils.Progbar(len(falling) * len(rising), verbose=verbose, unit_name="fit")
-    points: list[PathPoint] = []
-    root = switched_off(template)
-    for rank in range(1, rising[-1] + 1):
-        root = with_rank(root, rank)
-        factors = root
-        # A rank nobody asked for is passed through at the largest alpha only, on the way to the next.
-        for alpha in falling if rank in rising else falling[:1]:
-            template.alpha = alpha
-            restore(template, factors)
-            fit(template, train, rtol, max_sweeps)
-            factors = state(template)
-            if alpha == falling[0]:
-                root = factors
-            if rank in rising:
-                points.append(measured(template, rank, train, held_out))
-                progress.add(1)
-    return RegularizationPath(template, points)
-
-
-def resized(
-    model: BilinearRegression, rank: int, alpha: float, image: tuple[int, int] | None = None
-) -> BilinearRegression:
-    """A new model with the settings of `model` but another rank and alpha, built."""
-    size = model.image_size if image is None else image
-    config = {**model.get_config(), "rank": rank, "alpha": alpha, "input_shape": tuple(size)}
-    return type(model).from_config(config)
-
-
-def state(model: BilinearRegression) -> tuple[np.ndarray, ...]:
-    """A, B and, where there is one, the bias."""
-    bias = () if model.head.bias is None else (keras.ops.convert_to_numpy(model.head.bias.value),)
-    return (*model.factors(), *bias)
-
-
-def restore(model: BilinearRegression, factors: tuple[np.ndarray, ...]) -> None:
-    """Sets what `state` gave."""
-    model.head.assign_factors(*factors[:2])
-    if model.head.bias is not None:
-        model.head.bias.assign(factors[2])
-
-
-def switched_off(model: BilinearRegression) -> tuple[np.ndarray, ...]:
-    """All zero: no rank is in use."""
-    return tuple(np.zeros_like(part) for part in state(model))
-
-
-def with_rank(factors: tuple[np.ndarray, ...], rank: int) -> tuple[np.ndarray, ...]:
-    """The factors with one more rank that waits to be woken: any b but zero, and a zero (see `growth`)."""
-    A, B, *bias = (np.array(part) for part in factors)
-    A[rank - 1], B[rank - 1] = 0.0, np.ones_like(B[0]) / math.sqrt(B.shape[1])
-    return (A, B, *bias)
-
-
-def fit(model: BilinearRegression, train: Batch, rtol: float, max_sweeps: int) -> None:
-    """Fits the model as it stands; that some fits of a path run out of sweeps is no news."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        stop = BlockConvergence(rtol)
-        model.fit(train.x, train.y, sample_weight=train.weight, epochs=max_sweeps, verbose=0, callbacks=[stop])
-
-
-def measured(model: BilinearRegression, rank: int, train: Batch, held_out: Batch) -> PathPoint:
-    """What the table says of the fit in `model`, whose first `rank` ranks are in use."""
-    J = model.objective(*train)
-    # One product: `predict` would spend longer on setting up than many of the fits take.
-    z = keras.ops.convert_to_numpy(model.logits(keras.ops.convert_to_tensor(held_out.x)))
-    guess = z[:, 0] > 0 if model.units == 1 else z.argmax(axis=1)
-    truth = class_indices(held_out.y, model.units)
-    accuracy = float(np.mean(guess == truth))
-    A, B, *bias = state(model)
-    factors = (A[:rank], B[:rank], *bias)
-    return PathPoint(
-        rank=rank,
-        alpha=model.alpha,
-        objective=J,
-        cross_entropy=J - float(model.penalty()),
-        accuracy=accuracy,
-        standard_error=math.sqrt(accuracy * (1 - accuracy) / len(truth)),
-        parameters=sum(part.size for part in factors),
-        factors=factors,
+    progress = keras.utils.Progbar(len(falling) * len(rising) * (1 + len(splits)), verbose=verbose, unit_name="fit")
+    grid = Grid(
+        template, falling, rising, non_negative("rtol", rtol), positive_integer("max_sweeps", max_sweeps), progress
     )
+    if folds is None:
+        fits = list(grid.fits(train))
+        measured = [accuracy(fit.factors, held_out) for fit in fits]
+    else:
+        scores = [[accuracy(fit.factors, out)[0] for fit in grid.fits(part)] for part, out in splits]
+        fits = list(grid.fits(train))
+        errors = np.std(scores, axis=0, ddof=1) / math.sqrt(folds)
+        measured = list(zip(np.mean(scores, axis=0), errors, strict=True))
+    return RegularizationPath(template, summary(template, fits, measured))
+
+
+class Fit(NamedTuple):
+    """What a walk leaves behind at a rank and an alpha: J and V, and the factors of the ranks in use."""
+
+    rank: int
+    alpha: float
+    objective: float
+    cross_entropy: float
+    factors: Factors
+
+
+class Grid(NamedTuple):
+    """The fits to make: every rank of `rising` with every alpha of `falling`, to `rtol` or for `max_sweeps`."""
+
+    template: BilinearRegression
+    falling: list[float]
+    rising: list[int]
+    rtol: float
+    max_sweeps: int
+    progress: keras.utils.Progbar
+
+    def fits(self, train: Batch) -> Iterator[Fit]:
+        """Makes them on `train`, each from its neighbour."""
+        X, penalty = ops.convert_to_tensor(train.x), type(self.template.head.factor_penalty)
+        C = targets(ops.convert_to_tensor(train.y), self.template.units, X.dtype)
+        samples = Samples(C, bm.normalised_weights(ops.convert_to_tensor(train.weight)))
+        root = switched_off(self.template, X.dtype)
+        for rank in range(1, self.rising[-1] + 1):
+            root = factors = with_rank(root, rank)
+            # A rank nobody asked for is passed through at the largest alpha only, on the way to the next.
+            for alpha in self.falling if rank in self.rising else self.falling[:1]:
+                weight = ops.cast(alpha, X.dtype)
+                factors, J = self.descend(X, samples, factors, weight, penalty)
+                if alpha == self.falling[0]:
+                    root = factors
+                if rank in self.rising:
+                    V = J - weight * penalty.value(factors.A, factors.B)
+                    self.progress.add(1)
+                    yield Fit(rank, alpha, float(J), float(V), in_use(factors, rank))
+
+    def descend(
+        self, X: Tensor, samples: Samples, factors: Factors, alpha: Tensor, penalty: type[Penalty]
+    ) -> tuple[Factors, Tensor]:
+        """Sweeps from `factors` on until one improves J by less than `rtol` of it; where that ends, and J there."""
+        # A sweep may end early: most fits start close to where they end.
+        solver = BlockLineSearch(tolerance=self.rtol / MAX_INNER["joint"])
+        for _ in range(self.max_sweeps):
+            factors, solution = solver.solve_factors(X, samples, factors, ops.array(0), penalty, alpha, jit=False)
+            J = solution.objective
+            if solution.initial_objective - J <= self.rtol * abs(J):
+                break
+        return factors, J
+
+
+def switched_off(template: BilinearRegression, dtype: str) -> Factors:
+    """All zero: no rank is in use."""
+    A, B = (ops.zeros(part.shape, dtype) for part in template.factors())
+    return Factors(A, B, None if template.head.bias is None else ops.zeros(template.units, dtype))
+
+
+def in_use(factors: Factors, rank: int) -> Factors:
+    """The first `rank` ranks, as NumPy arrays."""
+    A, B = (ops.convert_to_numpy(part)[:rank] for part in factors[:2])
+    return Factors(A, B, None if factors.bias is None else ops.convert_to_numpy(factors.bias))
+
+
+def with_rank(factors: Factors, rank: int) -> Factors:
+    """The factors with one more rank that waits to be woken: any b but zero, and a zero (see `growth`)."""
+    A, B = (ops.convert_to_numpy(part).copy() for part in factors[:2])
+    A[rank - 1], B[rank - 1] = 0.0, np.ones_like(B[0]) / math.sqrt(B.shape[1])
+    return Factors(ops.convert_to_tensor(A), ops.convert_to_tensor(B), factors.bias)
+
+
+def accuracy(factors: Factors, held_out: Batch) -> tuple[float, float]:
+    """The weighted fraction of images whose class has the largest score, and its standard error."""
+    z = ops.convert_to_numpy(bm.logits(ops.convert_to_tensor(held_out.x), *factors))
+    K = z.shape[1]
+    right = (z[:, 0] > 0 if K == 1 else z.argmax(axis=1)) == class_indices(held_out.y, K)
+    w = held_out.weight.astype("float64")
+    mean = float(np.average(right, weights=w))
+    return mean, math.sqrt(mean * (1 - mean) * np.sum(w**2)) / np.sum(w)
+
+
+def summary(template: BilinearRegression, fits: list[Fit], measured: list[tuple[float, float]]) -> list[PathPoint]:
+    """The points of the path; the file of a rank is written to memory once, from its least penalised fit."""
+    file_bytes = {fit.rank: len(tflite(template, fit)) for fit in fits if fit.alpha == fits[-1].alpha}
+    return [
+        PathPoint(
+            rank=fit.rank,
+            alpha=fit.alpha,
+            objective=fit.objective,
+            cross_entropy=fit.cross_entropy,
+            accuracy=float(mean),
+            standard_error=float(error),
+            parameters=sum(part.size for part in fit.factors if part is not None),
+            bytes=file_bytes[fit.rank],
+            factors=fit.factors,
+        )
+        for fit, (mean, error) in zip(fits, measured, strict=True)
+    ]
+
+
+def tflite(template: BilinearRegression, fit: Fit) -> bytes:
+    """The TFLite file of a fit, as `export_tflite` writes it by default."""
+    return tflite_content(
+        inference_graph(fitted(template, fit.factors, fit.alpha), "factored", "probabilities", None)
+    )
+
+
+def fitted(template: BilinearRegression, factors: Factors, alpha: float) -> BilinearRegression:
+    """A model with the settings of `template` and these factors."""
+    model = resized(template, factors.A.shape[0], alpha)
+    model.head.assign_factors(factors.A, factors.B)
+    if factors.bias is not None:
+        model.head.bias.assign(factors.bias)
+    return model
+
+
+def resized(model: BilinearRegression, rank: int, alpha: float) -> BilinearRegression:
+    """A new model with another rank and alpha, and all other settings of `model`, its image size included."""
+    config = {**model.get_config(), "rank": rank, "alpha": alpha}
+    if model.built:
+        config["input_shape"] = model.image_size
+    return type(model).from_config(config)

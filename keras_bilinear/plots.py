@@ -1,4 +1,4 @@
-"""Pictures of a fitted model: the filters it lays over an image, and how the fit went."""
+"""Pictures: the filters a model lays over an image, how the fit went, and what a path offers."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +10,7 @@ from keras import ops
 
 from keras_bilinear import bilinear_math as bm
 from keras_bilinear.models import BilinearRegression
+from keras_bilinear.path import RegularizationPath
 from keras_bilinear.regression import ImageRegression
 
 if TYPE_CHECKING:
@@ -97,6 +98,53 @@ def plot_convergence(history: keras.callbacks.History, path: str | Path | None =
         if len(lines) > 1:
             panel.legend(frameon=False)
     return saved(figure, path)
+
+
+def plot_path(path: RegularizationPath, file: str | Path | None = None) -> "Figure":
+    """Draws the held-out accuracy of every fit of a path against its number of parameters.
+
+    A line joins the best fit of each rank, with its standard error; dots are the others, the darker the smaller
+    alpha. Rings mark the best fit of all and the one-standard-error choice, the smallest above the dashed line.
+
+    Args:
+        path: What `regularization_path` returned.
+        file: Where to save the picture; the suffix sets the format. None saves nothing.
+
+    Raises:
+        ValueError: if `path` is no regularisation path.
+        ImportError: if matplotlib is not installed.
+
+    Example:
+        >>> plot_path(regularization_path(model, x, y, alphas=[1e-3, 1e-2], ranks=[1, 2, 3]), "path.png")
+    """
+    if not isinstance(path, RegularizationPath):
+        raise ValueError(f"Expected the path that `regularization_path` returned. Received: {type(path).__name__}")
+    figure = empty_figure(5.6, 3.6, layout="constrained")
+    panel = figure.add_subplot()
+    alphas = sorted({point.alpha for point in path.points}, reverse=True)
+    shades = {alpha: str(0.85 - 0.55 * i / max(len(alphas) - 1, 1)) for i, alpha in enumerate(alphas)}
+    for point in path.points:
+        panel.plot(point.parameters, point.accuracy, ".", color=shades[point.alpha])
+    bests = [
+        max((point for point in path.points if point.rank == rank), key=lambda point: point.accuracy)
+        for rank in dict.fromkeys(point.rank for point in path.points)
+    ]
+    sizes, heights = [point.parameters for point in bests], [point.accuracy for point in bests]
+    panel.errorbar(sizes, heights, [point.standard_error for point in bests], color=RANK_COLOURS[0], capsize=3)
+    for point in bests:
+        panel.annotate(
+            f"$L$ = {point.rank}", (point.parameters, point.accuracy), (6, -12), textcoords="offset points"
+        )
+    best, chosen = path.best, path.one_standard_error
+    panel.axhline(best.accuracy - best.standard_error, color="0.5", linestyle="--", linewidth=0.8)
+    for point, name, colour, size in ((best, "best", RANK_COLOURS[1], 9), (chosen, "1 s.e.", RANK_COLOURS[2], 13)):
+        label = f"{name}: $L$ = {point.rank}, $\\alpha$ = {point.alpha:.2g}"
+        panel.plot(point.parameters, point.accuracy, "o", mfc="none", mew=2, ms=size, color=colour, label=label)
+    panel.set(xlabel="parameters", ylabel="accuracy on held-out images")
+    panel.margins(x=0.12)
+    panel.grid(color="0.9")
+    panel.legend(frameon=False, loc="lower right")
+    return saved(figure, file)
 
 
 def checked_models(model: Any) -> list[ImageRegression]:

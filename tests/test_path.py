@@ -44,6 +44,44 @@ def test_accuracy_is_that_on_the_held_out_images(path, data):
         assert point.standard_error == pytest.approx(np.sqrt(point.accuracy * (1 - point.accuracy) / 100))
 
 
+def test_weights_of_held_out_images_weigh_the_accuracy(data):
+    x, y = data
+    weight = np.random.default_rng(0).uniform(size=100) * (np.arange(100) % 3 > 0)
+    held_out = (x[400:], y[400:], weight)
+    template = kb.BilinearSoftmaxRegression(3, 1)
+    path = kb.regularization_path(template, x[:400], y[:400], [1e-1], [1], validation_data=held_out, verbose=0)
+    (point,) = path.points
+    right = path.model().predict(x[400:], verbose=0).argmax(axis=1) == y[400:]
+    assert point.accuracy == pytest.approx(np.average(right, weights=weight))
+    # The variance of a weighted mean of independent trials.
+    share = weight / weight.sum()
+    spread = point.accuracy * (1 - point.accuracy)
+    assert point.standard_error == pytest.approx(np.sqrt(np.sum(share**2 * spread)))
+
+
+def test_folds_hold_every_image_out_once_and_the_factors_are_fitted_to_all(data):
+    x, y = data
+    template = kb.BilinearSoftmaxRegression(3, 1)
+    path = kb.regularization_path(template, x, y, [1e-1], [1], folds=4, verbose=0)
+    (point,) = path.points
+    assert path.model().objective(x, y) == pytest.approx(point.objective, rel=1e-5)
+    scores = []
+    for fold in range(4):
+        out = np.arange(len(x)) % 4 == fold
+        held_out = (x[out], y[out])
+        alone = kb.regularization_path(template, x[~out], y[~out], [1e-1], [1], validation_data=held_out, verbose=0)
+        scores.append(alone.points[0].accuracy)
+    assert point.accuracy == pytest.approx(np.mean(scores))
+    assert point.standard_error == pytest.approx(np.std(scores, ddof=1) / 2)
+
+
+def test_bytes_are_those_of_the_exported_file(path, tmp_path):
+    for point in path.points[-1], path.points[1]:
+        report = kb.export_tflite(path.model(point), tmp_path / "model.tflite")
+        assert point.bytes == report.bytes
+    assert f"{path.points[-1].bytes:,}" in str(path)
+
+
 def test_the_choice_is_the_smallest_within_one_standard_error(path):
     best, chosen = path.best, path.one_standard_error
     assert best.accuracy == max(point.accuracy for point in path.points)
@@ -79,6 +117,12 @@ def test_binary_models_with_bias_and_one_more_rank_than_asked_for(data):
         ({"model": kb.LinearSoftmaxRegression(3)}, "Expected a BilinearSoftmaxRegression"),
         ({"y": np.zeros(3)}, "Expected `y`"),
         ({"validation_split": 1.0}, "`validation_split`"),
+        ({"folds": 1}, "`folds`"),
+        ({"folds": 501}, "`folds`"),
+        ({"folds": 2.5}, "`folds`"),
+        ({"folds": 2, "validation_data": (np.zeros((1, 6, 5)), [0])}, "both"),
+        ({"max_sweeps": 0}, "`max_sweeps`"),
+        ({"rtol": -1.0}, "`rtol`"),
     ],
 )
 def test_bad_input(change, message, data):

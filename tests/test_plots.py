@@ -9,7 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 import keras_bilinear as kb
-from keras_bilinear.plots import plot_convergence, plot_filters
+from keras_bilinear.path import PathPoint, RegularizationPath
+from keras_bilinear.plots import plot_convergence, plot_filters, plot_path
 
 
 def bilinear(units=3, rank=2, shape=(6, 5), seed=0):
@@ -192,3 +193,37 @@ def test_convergence_without_accuracy_is_one_panel_and_mini_batches_count_epochs
 def test_a_history_without_objective_is_refused(history):
     with pytest.raises(ValueError, match="Expected the History"):
         plot_convergence(history)
+
+
+def path_of(*rows):
+    """A path with (rank, alpha, accuracy) as its points, two numbers a rank and a standard error of 0.01."""
+    points = [
+        PathPoint(rank, alpha, 1.0, 1.0, accuracy, 0.01, 2 * rank, 100, None) for rank, alpha, accuracy in rows
+    ]
+    return RegularizationPath(bilinear(), points)
+
+
+def test_path_shows_every_fit_and_rings_the_best_and_the_choice(tmp_path):
+    path = path_of(
+        (1, 0.1, 0.80), (1, 0.01, 0.85), (2, 0.1, 0.895), (2, 0.01, 0.88), (3, 0.1, 0.90), (3, 0.01, 0.89)
+    )
+    figure = plot_path(path, tmp_path / "path.png")
+    assert is_picture(tmp_path / "path.png")
+    (panel,) = figure.axes
+    drawn = {
+        (float(x), float(y)) for line in panel.lines for x, y in line.get_xydata() if len(line.get_xydata()) == 1
+    }
+    assert drawn == {(2.0 * point.rank, point.accuracy) for point in path.points}
+    (bests,) = (container[0].get_xydata() for container in panel.containers)
+    np.testing.assert_allclose(bests, [(2, 0.85), (4, 0.895), (6, 0.90)])
+    rings = {line.get_label(): tuple(line.get_xydata()[0]) for line in panel.lines if "alpha" in line.get_label()}
+    assert {name.split(":")[0]: place for name, place in rings.items()} == {"best": (6, 0.90), "1 s.e.": (4, 0.895)}
+
+
+def test_a_path_of_one_fit_can_be_drawn():
+    assert len(plot_path(path_of((2, 0.0, 1.0))).axes) == 1
+
+
+def test_only_paths_are_drawn_as_paths():
+    with pytest.raises(ValueError, match="Expected the path"):
+        plot_path([])
