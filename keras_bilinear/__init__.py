@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from keras_bilinear import callbacks, losses, penalties
+from keras_bilinear import callbacks, losses, penalties, plots
 from keras_bilinear._version import __version__
 from keras_bilinear.alternation import AlternatingModel
 from keras_bilinear.conversion import from_dense, to_dense
@@ -40,6 +40,7 @@ __all__ = [
     "from_dense",
     "losses",
     "penalties",
+    "plots",
     "regularization_path",
     "to_dense",
     "verify_tflite",

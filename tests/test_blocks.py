@@ -114,13 +114,12 @@ def test_all_inner_solvers_reach_the_same_block_optimum(K):
     np.testing.assert_allclose(ends, ends[0], rtol=1e-9)
 
 
-@pytest.mark.parametrize("inner", DIRECTIONS)
-def test_gradient_descent_needs_the_most_iterations(inner):
+def test_gradient_descent_needs_the_most_iterations():
     case = Case()
     count = {
-        name: int(case.solve(0, penalties.Sum, inner=name, tolerance=1e-10)[1].iterations) for name in DIRECTIONS
+        name: int(case.solve(0, penalties.Sum, inner=name, tolerance=1e-8)[1].iterations) for name in DIRECTIONS
     }
-    assert count[inner] <= count["gradient_descent"]
+    assert max(count, key=count.__getitem__) == "gradient_descent"
 
 
 @pytest.mark.parametrize("inner", DIRECTIONS)

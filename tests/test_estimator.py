@@ -50,7 +50,7 @@ def fitted(three):
 
 def fit_directly(model, x, y, **options):
     """The Keras model, fitted as a BilinearClassifier fits it by default."""
-    model.compile(jit_compile=False)
+    model.compile(jit_compile=False, run_eagerly=True)
     model.fit(x, y, epochs=100, verbose=0, callbacks=[kb.callbacks.BlockConvergence(1e-3)], **options)
     return model
 

@@ -9,7 +9,7 @@ from keras_bilinear import bilinear_math as bm
 from keras_bilinear import penalties
 from keras_bilinear.blocks import Factors
 from keras_bilinear.descent import DIRECTIONS, Samples, differentiate, minimise
-from keras_bilinear.joint import Joint, curvature, join, solve_joint, split, stride
+from keras_bilinear.joint import DAMPING, Joint, curvature, join, solve_joint, split, stride
 from tests import reference
 from tests.problems import one_hot, planted
 
@@ -110,7 +110,7 @@ def test_curvature_is_the_gauss_newton_matrix_of_each_class(penalty, K):
         factors = np.r_[A[:, :, k].ravel(), B[:, :, k].ravel(), 0.0]
         given = case.H[k] - H
         damping = given[-1, -1]
-        assert 0 < damping <= 1e-3 * np.mean(np.diag(case.H[k])) + 1e-8
+        assert 0 < damping <= DAMPING * np.mean(np.diag(case.H[k])) + 1e-8
         # Q U is the gradient of the penalty on either side.
         expected = ALPHA * np.r_[np.asarray(dA)[:, :, k].ravel(), np.asarray(dB)[:, :, k].ravel(), 0.0]
         np.testing.assert_allclose((given - damping * np.eye(len(given))) @ factors, expected, atol=1e-9)
