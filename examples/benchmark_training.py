@@ -101,10 +101,10 @@ class Record(keras.callbacks.Callback):
             self.model.stop_training = True
 
 
-def ours(problem: Problem, budget: float, goal: float, **solver: Any) -> Run:
+def ours(problem: Problem, budget: float, goal: float, jit: bool | str = "auto", **solver: Any) -> Run:
     """`fit` with BlockLineSearch; a first short fit compiles and is timed apart."""
     model = problem.model()
-    model.compile(kb.BlockLineSearch(**solver))
+    model.compile(kb.BlockLineSearch(**solver), jit_compile=jit)
     start, begin = model.factors(), time.perf_counter()
     model.fit(problem.x, problem.y, epochs=1, verbose=0)
     compile_seconds = time.perf_counter() - begin
@@ -218,6 +218,7 @@ def compare(problem: Problem, test: tuple[np.ndarray, np.ndarray], budget: float
     goal = known or 0.0
     runs = {
         "ours": ours(problem, budget, goal),
+        "ours, compiled with XLA": ours(problem, budget, goal, jit=True),
         "the paper's (ours, factor by factor)": ours(
             problem, budget, goal, blocks="factor", inner="gradient_descent"
         ),

@@ -241,7 +241,10 @@ class ImageRegression(AlternatingTraining, keras.Model):
         options["steps_per_epoch"] = options.get("steps_per_epoch") or self.num_blocks
         # As tensors already: a data set made of NumPy arrays holds two copies of them.
         batch = tuple(tf.convert_to_tensor(part) for part in (x, y, weight))
-        return {**options, "x": tf.data.Dataset.from_tensors(batch).repeat(), "shuffle": False}
+        # The pipeline's autotuner has nothing to tune, and at the end of a fit may sleep for as long as that took.
+        still = tf.data.Options()
+        still.autotune.enabled = False
+        return {**options, "x": tf.data.Dataset.from_tensors(batch).repeat().with_options(still), "shuffle": False}
 
     @property
     def num_blocks(self) -> int:

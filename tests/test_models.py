@@ -413,6 +413,14 @@ def test_on_a_CPU_only_many_small_steps_are_compiled_unless_asked_for():
     assert not model.jit_solver
 
 
+def test_the_full_batch_is_handed_over_without_an_autotuner_to_wait_for():
+    """It sleeps in growing intervals, and the end of a fit would wait for it to wake."""
+    x, y = data("BSR")
+    model = ALL["BSR"]()
+    model.compile()
+    assert model.full_batch_options({"x": x, "y": y})["x"].options().autotune.enabled is False
+
+
 def test_training_on_batches_by_hand():
     x, y = data("BSR")
     model, same = ALL["BSR"](alpha=0.01), ALL["BSR"](alpha=0.01)
