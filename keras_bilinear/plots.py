@@ -141,7 +141,7 @@ def plot_path(path: RegularizationPath, file: str | Path | None = None) -> "Figu
         label = f"{name}: $L$ = {point.rank}, $\\alpha$ = {point.alpha:.2g}"
         panel.plot(point.parameters, point.accuracy, "o", mfc="none", mew=2, ms=size, color=colour, label=label)
     panel.set(xlabel="parameters", ylabel="accuracy on held-out images")
-    panel.margins(x=0.12)
+    panel.margins(x=0.16)
     panel.grid(color="0.9")
     panel.legend(frameon=False, loc="lower right")
     return saved(figure, file)
