@@ -241,10 +241,12 @@ class ImageRegression(AlternatingTraining, keras.Model):
         options["steps_per_epoch"] = options.get("steps_per_epoch") or self.num_blocks
         # As tensors already: a data set made of NumPy arrays holds two copies of them.
         batch = tuple(tf.convert_to_tensor(part) for part in (x, y, weight))
-        # The pipeline's autotuner has nothing to tune, and at the end of a fit may sleep for as long as that took.
-        still = tf.data.Options()
-        still.autotune.enabled = False
-        return {**options, "x": tf.data.Dataset.from_tensors(batch).repeat().with_options(still), "shuffle": False}
+        # There is nothing to tune or to rewrite in this pipeline. A tuner may sleep at the end of a fit for as long as
+        # that took, and rewriting copies the images.
+        plain = tf.data.Options()
+        plain.autotune.enabled = False
+        plain.experimental_optimization.apply_default_optimizations = False
+        return {**options, "x": tf.data.Dataset.from_tensors(batch).repeat().with_options(plain), "shuffle": False}
 
     @property
     def num_blocks(self) -> int:
