@@ -241,8 +241,8 @@ class ImageRegression(AlternatingTraining, keras.Model):
         options["steps_per_epoch"] = options.get("steps_per_epoch") or self.num_blocks
         # As tensors already: a data set made of NumPy arrays holds two copies of them.
         batch = tuple(tf.convert_to_tensor(part) for part in (x, y, weight))
-        # There is nothing to tune or to rewrite in this pipeline. A tuner may sleep at the end of a fit for as long as
-        # that took, and rewriting copies the images.
+        # There is nothing to tune or to rewrite in this pipeline. A tuner may sleep at the end of a fit for as long
+        # as that took, and rewriting copies the images.
         plain = tf.data.Options()
         plain.autotune.enabled = False
         plain.experimental_optimization.apply_default_optimizations = False
