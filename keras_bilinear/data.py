@@ -2,13 +2,12 @@
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from keras_bilinear.arguments import positive_integer
 from keras_bilinear.layers import matrix_shape
 
 
@@ -219,13 +218,11 @@ def train_validation_split(batch: Batch, fraction: float) -> tuple[Batch, Batch]
     return first, last
 
 
-def folds_of(batch: Batch, folds: int) -> list[tuple[Batch, Batch]]:
-    """(training, held out) for each of `folds` parts; sample t is held out with part t modulo `folds`."""
-    T = len(batch.x)
-    if not 2 <= positive_integer("folds", folds) <= T:
-        raise ValueError(f"Expected `folds` from 2 to the number of images, {T}. Received: folds={folds}")
-    part = np.arange(T) % folds
-    return [
-        (Batch(*(array[part != fold] for array in batch)), Batch(*(array[part == fold] for array in batch)))
-        for fold in range(folds)
-    ]
+def folds_of(batch: Batch, K: int, folds: int) -> Iterator[tuple[Batch, Batch]]:
+    """(training, held out) for each of `folds` parts, one at a time; each class is spread evenly over the parts."""
+    classes = class_indices(batch.y, K)
+    by_class = np.argsort(classes, kind="stable")
+    part = np.empty(len(classes), "int64")
+    part[by_class] = np.arange(len(classes)) % folds
+    for fold in range(folds):
+        yield Batch(*(array[part != fold] for array in batch)), Batch(*(array[part == fold] for array in batch))

@@ -114,6 +114,8 @@ class BilinearClassifier(ClassifierMixin, BaseEstimator):
         if len(self.classes_) < 2:
             raise ValueError(f"Expected labels `y` of at least two classes. Received: one class, {y[0]!r}")
         self.image_shape_ = image_shape(self.image_shape, shape, rows.shape[1])
+        if np.ndim(sample_weight) == 0 and sample_weight is not None:
+            sample_weight = np.full(len(rows), sample_weight)  # a scalar weighs all alike, as in scikit-learn
         weight = checked_weights(sample_weight, len(rows)) * compute_sample_weight(self.class_weight, y)
         self.model_ = self._new_model()
         # Only the solver is a graph, one for all fits: a graph of the step around it would be traced for each.
@@ -228,7 +230,7 @@ def image_shape(declared: Any, given: tuple[int, int] | None, pixels: int) -> tu
     if declared is None:
         side = math.isqrt(pixels)
         return given or ((side, side) if side**2 == pixels else (1, pixels))
-    if not isinstance(declared, tuple | list) or len(declared) != 2:
+    if np.shape(declared) != (2,):
         raise ValueError(f"Expected `image_shape` to be (M, N). Received: image_shape={declared!r}")
     M, N = (positive_integer("image_shape", size) for size in declared)
     if given not in (None, (M, N)) or pixels != M * N:

@@ -23,16 +23,27 @@ class Start(NamedTuple):
     J: Tensor
 
 
-def silent_ranks(factors: Factors) -> Tensor:
-    """Which ranks wait to be started: a_{l,k} = 0 but b_{l,k} is not (both zero means switched off), (L, K)."""
-    return ops.logical_and(ops.all(factors.A == 0, axis=1), ops.any(factors.B != 0, axis=1))
+NEGLIGIBLE = 1e-3
+"""A rank that moves no logit of a typical image by more than this is silent."""
+
+
+def silent_ranks(X: Tensor, factors: Factors) -> Tensor:
+    """Which ranks wait to be started, (L, K): those that move no logit, but not those switched off by a = b = 0.
+
+    They were not started yet (a = 0), or a large alpha has shrunk both factors to almost nothing: next to such a
+    saddle the gradient of either is as small as the other.
+    """
+    A, B, _ = factors
+    typical = ops.sqrt(ops.sum(ops.square(X)) / ops.cast(ops.shape(X)[0], X.dtype))
+    effect = ops.norm(A, axis=1) * ops.norm(B, axis=1) * typical
+    return ops.logical_and(ops.any(A != 0, axis=1) | ops.any(B != 0, axis=1), effect <= NEGLIGIBLE)
 
 
 def wake_if_silent(X: Tensor, samples: Samples, factors: Factors, alpha: Tensor, penalty: type[Penalty]) -> Factors:
     """The factors with their silent ranks woken, if there are any: most steps have none, and pay nothing."""
     return Factors(
         *ops.cond(
-            ops.any(silent_ranks(factors)),
+            ops.any(silent_ranks(X, factors)),
             lambda: wake_silent_ranks(X, samples, factors, alpha, penalty),
             lambda: factors,
         )
@@ -51,7 +62,7 @@ def wake_silent_ranks(
     start = at(X, samples, factors, alpha, penalty)
     G = ops.matmul(ops.transpose(samples.residual(start.p)), ops.reshape(X, (-1, M * N)))
     u, v = bm.truncated_factors(ops.reshape(-G, (K, M, N)), rank=L)
-    silent = silent_ranks(factors)
+    silent = silent_ranks(X, factors)
     turn = ops.maximum(ops.cumsum(ops.cast(silent, "int32"), axis=0) - 1, 0)[:, None, :]
     u, v = ops.take_along_axis(u, turn, axis=0), ops.take_along_axis(v, turn, axis=0)
     woken = ops.logical_and(silent[:, None, :], ops.any(u != 0, axis=1, keepdims=True))

@@ -1,6 +1,7 @@
 """Many fits for the price of a few: every rank and every alpha, each started from its neighbour."""
 
 import math
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -12,7 +13,15 @@ from keras_bilinear import bilinear_math as bm
 from keras_bilinear.arguments import non_negative, positive_integer
 from keras_bilinear.bilinear_math import Tensor
 from keras_bilinear.blocks import Factors
-from keras_bilinear.data import Batch, class_indices, folds_of, train_validation_split
+from keras_bilinear.callbacks import ConvergenceWarning
+from keras_bilinear.data import (
+    Batch,
+    class_indices,
+    folds_of,
+    train_validation_split,
+    warn_of_one_class,
+    warn_of_scale,
+)
 from keras_bilinear.descent import Samples
 from keras_bilinear.export import tflite_content
 from keras_bilinear.inference_graph import inference_graph
@@ -115,8 +124,8 @@ def regularization_path(
         ranks: Numbers of ranks, >= 1.
         validation_data: (x, y) or (x, y, sample_weight) held out; by default a part of x and y.
         validation_split: The fraction of x and y that is held out, from their end, without `validation_data`.
-        folds: Cross-validation instead: each of so many parts of x and y is held out once (image t is in part
-            t modulo `folds`), and the factors of the path are then fitted to all images.
+        folds: Cross-validation instead: each of so many parts of x and y, over which every class is spread evenly,
+            is held out once; the factors of the path are then fitted to all images.
         rtol: A fit has converged when a sweep improves J by less than this fraction.
         max_sweeps: Sweeps a fit may take.
         verbose: 0 is silent, 1 shows a progress bar.
@@ -136,6 +145,9 @@ def regularization_path(
         raise ValueError(
             f"Expected a BilinearSoftmaxRegression or BilinearLogisticRegression. Received: {type(model).__name__}"
         )
+    for name, values in (("alphas", alphas), ("ranks", ranks)):
+        if np.ndim(values) != 1:
+            raise ValueError(f"Expected `{name}` to be a list of numbers. Received: {values!r}")
     falling = sorted({non_negative("alphas", alpha) for alpha in alphas}, reverse=True)
     rising = sorted({positive_integer("ranks", rank) for rank in ranks})
     if not falling or not rising:
@@ -144,12 +156,16 @@ def regularization_path(
         raise ValueError("Expected either `validation_data` or `folds`. Received: both")
     template = resized(model, rising[-1], falling[0])
     train = template.checked(x, y)
-    splits = [] if folds is None else folds_of(train, folds)
+    if folds is not None and not 2 <= positive_integer("folds", folds) <= len(train.x):
+        raise ValueError(f"Expected `folds` from 2 to the number of images, {len(train.x)}. Received: {folds}")
     if folds is None and validation_data is None:
         train, held_out = train_validation_split(train, validation_split)
     elif validation_data is not None:
         held_out = template.checked(*validation_data)
-    progress = keras.utils.Progbar(len(falling) * len(rising) * (1 + len(splits)), verbose=verbose, unit_name="fit")
+    warn_of_one_class(train, model.units)
+    warn_of_scale(train.x)
+    rounds = 1 + (folds or 0)
+    progress = keras.utils.Progbar(len(falling) * len(rising) * rounds, verbose=verbose, unit_name="fit")
     grid = Grid(
         template, falling, rising, non_negative("rtol", rtol), positive_integer("max_sweeps", max_sweeps), progress
     )
@@ -157,10 +173,21 @@ def regularization_path(
         fits = list(grid.fits(train))
         measured = [accuracy(fit.factors, held_out) for fit in fits]
     else:
-        scores = [[accuracy(fit.factors, out)[0] for fit in grid.fits(part)] for part, out in splits]
+        scores = [
+            [accuracy(fit.factors, out)[0] for fit in grid.fits(part)]
+            for part, out in folds_of(train, model.units, folds)
+        ]
         fits = list(grid.fits(train))
         errors = np.std(scores, axis=0, ddof=1) / math.sqrt(folds)
         measured = list(zip(np.mean(scores, axis=0), errors, strict=True))
+    unfinished = sum(not fit.converged for fit in fits)
+    if unfinished:
+        warnings.warn(
+            f"{unfinished} of {len(fits)} fits have not converged: each of max_sweeps={max_sweeps} sweeps improved "
+            f"J by more than rtol={rtol:g} of it. Raise one of them.",
+            ConvergenceWarning,
+            stacklevel=2,
+        )
     return RegularizationPath(template, summary(template, fits, measured))
 
 
@@ -172,6 +199,7 @@ class Fit(NamedTuple):
     objective: float
     cross_entropy: float
     factors: Factors
+    converged: bool
 
 
 class Grid(NamedTuple):
@@ -195,26 +223,26 @@ class Grid(NamedTuple):
             # A rank nobody asked for is passed through at the largest alpha only, on the way to the next.
             for alpha in self.falling if rank in self.rising else self.falling[:1]:
                 weight = ops.cast(alpha, X.dtype)
-                factors, J = self.descend(X, samples, factors, weight, penalty)
+                factors, J, converged = self.descend(X, samples, factors, weight, penalty)
                 if alpha == self.falling[0]:
                     root = factors
                 if rank in self.rising:
                     V = J - weight * penalty.value(factors.A, factors.B)
                     self.progress.add(1)
-                    yield Fit(rank, alpha, float(J), float(V), in_use(factors, rank))
+                    yield Fit(rank, alpha, float(J), float(V), in_use(factors, rank), converged)
 
     def descend(
         self, X: Tensor, samples: Samples, factors: Factors, alpha: Tensor, penalty: type[Penalty]
-    ) -> tuple[Factors, Tensor]:
-        """Sweeps from `factors` on until one improves J by less than `rtol` of it; where that ends, and J there."""
+    ) -> tuple[Factors, Tensor, bool]:
+        """Sweeps until one improves J by at most `rtol` of it; where that ends, J there, and whether one did."""
         # A sweep may end early: most fits start close to where they end.
         solver = BlockLineSearch(tolerance=self.rtol / MAX_INNER["joint"])
         for _ in range(self.max_sweeps):
             factors, solution = solver.solve_factors(X, samples, factors, ops.array(0), penalty, alpha, jit=False)
             J = solution.objective
             if solution.initial_objective - J <= self.rtol * abs(J):
-                break
-        return factors, J
+                return factors, J, True
+        return factors, J, False
 
 
 def switched_off(template: BilinearRegression, dtype: str) -> Factors:

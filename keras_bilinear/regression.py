@@ -253,16 +253,23 @@ class ImageRegression(AlternatingTraining, keras.Model):
         """Blocks in one sweep of the compiled optimizer."""
         return len(self.factor_blocks)
 
-    def train_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, **kwargs: Any) -> Any:
+    def train_on_batch(
+        self,
+        x: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        class_weight: Any = None,
+        return_dict: bool = False,
+    ) -> Any:
         """As in Keras; in the exact regime one call solves one block, and every call must bring the same data."""
         if not self.compiled:
             self.compile()
         self.refuse_replicas()
-        batch = self.checked(x, y, sample_weight, kwargs.pop("class_weight", None))
+        batch = self.checked(x, y, sample_weight, class_weight)
         self.refuse_frozen()
         if self.is_exact:
             self.refuse_change(batch)
-        return super().train_on_batch(*batch, **kwargs)
+        return super().train_on_batch(*batch, return_dict=return_dict)
 
     def evaluate(
         self,
@@ -279,9 +286,9 @@ class ImageRegression(AlternatingTraining, keras.Model):
             x, y, sample_weight = self.checked(x, y, sample_weight)
         return super().evaluate(x, y, batch_size, verbose, sample_weight, *args, **kwargs)
 
-    def test_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, **kwargs: Any) -> Any:
+    def test_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False) -> Any:
         """As in Keras, with the batch checked as `fit` checks it."""
-        return super().test_on_batch(*self.checked(x, y, sample_weight), **kwargs)
+        return super().test_on_batch(*self.checked(x, y, sample_weight), return_dict=return_dict)
 
     def refuse_change(self, batch: Batch) -> None:
         """Raises a ValueError if this is not the batch of the previous call: J would rise from batch to batch."""
@@ -297,7 +304,7 @@ class ImageRegression(AlternatingTraining, keras.Model):
 
     def compute_metrics(self, x: Tensor, y: Tensor, y_pred: Tensor, sample_weight: Any = None) -> dict[str, Any]:
         # Metrics of one score take labels of its shape, (T, 1).
-        y = ops.reshape(y, (-1, 1)) if self.units == 1 else y
+        y = ops.reshape(y, (-1, 1)) if self.units == 1 and y is not None else y
         return super().compute_metrics(x, y, y_pred, sample_weight=sample_weight)
 
     def train_step(self, data: Any) -> dict[str, Tensor]:

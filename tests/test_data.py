@@ -3,6 +3,7 @@ import pytest
 import tensorflow as tf
 
 from keras_bilinear import data
+from keras_bilinear.data import Batch, folds_of
 
 
 def good(T=6, M=4, N=3, K=3):
@@ -175,3 +176,15 @@ def test_usual_pixels_are_not_warned_about():
     x, _ = good()
     for factor in (0.0, 1e-3, 1.0, 65535.0):
         data.warn_of_scale(factor * x)
+
+
+def test_folds_hold_out_every_sample_once_and_spread_each_class_over_all():
+    y = np.tile(np.arange(5), 8)  # in an order that parts of every fifth sample would turn into single classes
+    batch = Batch(np.arange(40.0).reshape(40, 1, 1), y, np.ones(40))
+    seen = []
+    for train, held_out in folds_of(batch, 5, 5):
+        seen += held_out.x.ravel().tolist()
+        assert sorted([*train.x.ravel(), *held_out.x.ravel()]) == list(range(40))
+        assert np.bincount(train.y, minlength=5).min() >= 6
+        assert np.bincount(held_out.y, minlength=5).min() >= 1
+    assert sorted(seen) == list(range(40))

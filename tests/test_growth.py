@@ -28,12 +28,16 @@ class Case:
         return reference.objective(np.asarray(self.X), self.C, np.ones(len(self.C)), A, B, ALPHA, name, bias)
 
 
-def test_a_rank_is_silent_when_only_its_left_factor_is_zero():
-    A, B = np.ones((3, 2, 2)), np.ones((3, 2, 2))
-    A[1:] = 0
+def test_a_rank_is_silent_when_it_moves_no_logit_unless_it_is_switched_off():
+    X = ops.ones((5, 2, 2), "float64")
+    A, B = np.ones((4, 2, 2)), np.ones((4, 2, 2))
+    A[1:3] = 0
     B[2] = 0
-    expected = [[False, False], [True, True], [False, False]]
-    assert np.array_equal(silent_ranks(Factors(ops.convert_to_tensor(A), ops.convert_to_tensor(B), None)), expected)
+    A[3], B[3] = 1e-10, [[1e-10, 1.0], [1e-10, 1.0]]
+    A[3, :, 1] = 1e-2
+    expected = [[False, False], [True, True], [False, False], [True, False]]
+    silent = silent_ranks(X, Factors(ops.convert_to_tensor(A), ops.convert_to_tensor(B), None))
+    assert np.array_equal(silent, expected)
 
 
 @pytest.mark.parametrize("K", [1, 3])

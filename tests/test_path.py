@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 import keras_bilinear as kb
+from keras_bilinear.data import Batch, folds_of
 from tests.problems import planted
 
 ALPHAS, RANKS = (1e-1, 1e-3), (1, 3)
@@ -66,13 +67,29 @@ def test_folds_hold_every_image_out_once_and_the_factors_are_fitted_to_all(data)
     (point,) = path.points
     assert path.model().objective(x, y) == pytest.approx(point.objective, rel=1e-5)
     scores = []
-    for fold in range(4):
-        out = np.arange(len(x)) % 4 == fold
-        held_out = (x[out], y[out])
-        alone = kb.regularization_path(template, x[~out], y[~out], [1e-1], [1], validation_data=held_out, verbose=0)
+    for part, held_out in folds_of(Batch(x, y, np.ones(len(x))), 3, 4):
+        alone = kb.regularization_path(template, *part[:2], [1e-1], [1], validation_data=held_out, verbose=0)
         scores.append(alone.points[0].accuracy)
     assert point.accuracy == pytest.approx(np.mean(scores))
     assert point.standard_error == pytest.approx(np.std(scores, ddof=1) / 2)
+
+
+@pytest.mark.parametrize("use_bias", [False, True])
+@pytest.mark.parametrize("penalty", ["sum", "product", "frobenius"])
+def test_an_alpha_that_shrinks_everything_does_not_hold_back_the_next(data, penalty, use_bias):
+    x, y = data
+    template = kb.BilinearSoftmaxRegression(3, 1, penalty=penalty, use_bias=use_bias)
+    ends = [
+        kb.regularization_path(template, x, y, alphas, [2], verbose=0).points[-1].objective
+        for alphas in ([1e-3], [1000.0, 1e-3], [10.0, 1.0, 1e-1, 1e-3])
+    ]
+    assert max(ends) <= 1.02 * min(ends)
+
+
+def test_fits_that_run_out_of_sweeps_are_counted(data):
+    template = kb.BilinearSoftmaxRegression(3, 1)
+    with pytest.warns(kb.callbacks.ConvergenceWarning, match="2 of 2 fits"):
+        kb.regularization_path(template, *data, [1e-2, 1e-3], [2], max_sweeps=1, rtol=0.0, verbose=0)
 
 
 def test_bytes_are_those_of_the_exported_file(path, tmp_path):
@@ -110,6 +127,7 @@ def test_binary_models_with_bias_and_one_more_rank_than_asked_for(data):
     ("change", "message"),
     [
         ({"alphas": []}, "at least one alpha"),
+        ({"alphas": 1e-3}, "`alphas`"),
         ({"ranks": []}, "at least one alpha"),
         ({"alphas": [-1.0]}, "`alphas`"),
         ({"ranks": [0]}, "`ranks`"),
