@@ -1,6 +1,7 @@
 """The bilinear models as a scikit-learn classifier, for its pipelines and its model selection."""
 
 import math
+import numbers
 import warnings
 from typing import Any
 
@@ -114,7 +115,7 @@ class BilinearClassifier(ClassifierMixin, BaseEstimator):
         if len(self.classes_) < 2:
             raise ValueError(f"Expected labels `y` of at least two classes. Received: one class, {y[0]!r}")
         self.image_shape_ = image_shape(self.image_shape, shape, rows.shape[1])
-        if np.ndim(sample_weight) == 0 and sample_weight is not None:
+        if isinstance(sample_weight, numbers.Real):
             sample_weight = np.full(len(rows), sample_weight)  # a scalar weighs all alike, as in scikit-learn
         weight = checked_weights(sample_weight, len(rows)) * compute_sample_weight(self.class_weight, y)
         self.model_ = self._new_model()

@@ -86,6 +86,13 @@ def test_two_classes_are_a_BLR_and_weights_are_those_of_keras(three):
     assert estimator.coef_.shape == (1, 64)
 
 
+def test_one_weight_for_all_and_an_array_as_image_shape_are_taken(fitted, three):
+    x, y = three
+    estimator = kb.BilinearClassifier(random_state=0, image_shape=np.array([8, 8]))
+    estimator.fit(x.reshape(-1, 64), NAMES[y], sample_weight=1.0)
+    np.testing.assert_allclose(estimator.predict_proba(x), fitted.predict_proba(x), atol=1e-3)
+
+
 def test_labels_are_given_back_as_they_came(fitted, three):
     x, _ = three
     np.testing.assert_array_equal(fitted.classes_, NAMES)
