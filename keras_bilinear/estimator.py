@@ -104,10 +104,8 @@ class BilinearClassifier(ClassifierMixin, BaseEstimator):
         Raises:
             ValueError: for settings or data that the model cannot be trained on.
         """
-        max_iter, stop = (
-            positive_integer("max_iter", self.max_iter),
-            BlockConvergence(non_negative("tol", self.tol)),
-        )
+        max_iter = positive_integer("max_iter", self.max_iter)
+        stop = BlockConvergence(non_negative("tol", self.tol))
         rows, shape = as_rows(X)
         rows, y = validate_data(self, rows, y, dtype=np.float32)
         check_classification_targets(y)

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -169,25 +169,9 @@ def regularization_path(
     grid = Grid(
         template, falling, rising, non_negative("rtol", rtol), positive_integer("max_sweeps", max_sweeps), progress
     )
-    if folds is None:
-        fits = list(grid.fits(train))
-        measured = [accuracy(fit.factors, held_out) for fit in fits]
-    else:
-        scores = [
-            [accuracy(fit.factors, out)[0] for fit in grid.fits(part)]
-            for part, out in folds_of(train, model.units, folds)
-        ]
-        fits = list(grid.fits(train))
-        errors = np.std(scores, axis=0, ddof=1) / math.sqrt(folds)
-        measured = list(zip(np.mean(scores, axis=0), errors, strict=True))
-    unfinished = sum(not fit.converged for fit in fits)
-    if unfinished:
-        warnings.warn(
-            f"{unfinished} of {len(fits)} fits have not converged: each of max_sweeps={max_sweeps} sweeps improved "
-            f"J by more than rtol={rtol:g} of it. Raise one of them.",
-            ConvergenceWarning,
-            stacklevel=2,
-        )
+    fits = list(grid.fits(train))
+    measured = accuracies(fits, held_out) if folds is None else cross_validated(grid, train, folds)
+    warn_of_unfinished(fits, rtol, max_sweeps)
     return RegularizationPath(template, summary(template, fits, measured))
 
 
@@ -217,13 +201,15 @@ class Grid(NamedTuple):
         X, penalty = ops.convert_to_tensor(train.x), type(self.template.head.factor_penalty)
         C = targets(ops.convert_to_tensor(train.y), self.template.units, X.dtype)
         samples = Samples(C, bm.normalised_weights(ops.convert_to_tensor(train.weight)))
+        # A sweep may end early: most fits start close to where they end.
+        solver = BlockLineSearch(tolerance=self.rtol / MAX_INNER["joint"])
         root = switched_off(self.template, X.dtype)
         for rank in range(1, self.rising[-1] + 1):
             root = factors = with_rank(root, rank)
             # A rank nobody asked for is passed through at the largest alpha only, on the way to the next.
             for alpha in self.falling if rank in self.rising else self.falling[:1]:
                 weight = ops.cast(alpha, X.dtype)
-                factors, J, converged = self.descend(X, samples, factors, weight, penalty)
+                factors, J, converged = self.descend(solver, X, samples, factors, weight, penalty)
                 if alpha == self.falling[0]:
                     root = factors
                 if rank in self.rising:
@@ -232,11 +218,15 @@ class Grid(NamedTuple):
                     yield Fit(rank, alpha, float(J), float(V), in_use(factors, rank), converged)
 
     def descend(
-        self, X: Tensor, samples: Samples, factors: Factors, alpha: Tensor, penalty: type[Penalty]
+        self,
+        solver: BlockLineSearch,
+        X: Tensor,
+        samples: Samples,
+        factors: Factors,
+        alpha: Tensor,
+        penalty: type[Penalty],
     ) -> tuple[Factors, Tensor, bool]:
         """Sweeps until one improves J by at most `rtol` of it; where that ends, J there, and whether one did."""
-        # A sweep may end early: most fits start close to where they end.
-        solver = BlockLineSearch(tolerance=self.rtol / MAX_INNER["joint"])
         for _ in range(self.max_sweeps):
             factors, solution = solver.solve_factors(X, samples, factors, ops.array(0), penalty, alpha, jit=False)
             J = solution.objective
@@ -264,14 +254,40 @@ def with_rank(factors: Factors, rank: int) -> Factors:
     return Factors(ops.convert_to_tensor(A), ops.convert_to_tensor(B), factors.bias)
 
 
-def accuracy(factors: Factors, held_out: Batch) -> tuple[float, float]:
-    """The weighted fraction of images whose class has the largest score, and its standard error."""
-    z = ops.convert_to_numpy(bm.logits(ops.convert_to_tensor(held_out.x), *factors))
-    K = z.shape[1]
-    right = (z[:, 0] > 0 if K == 1 else z.argmax(axis=1)) == class_indices(held_out.y, K)
-    w = held_out.weight.astype("float64")
-    mean = float(np.average(right, weights=w))
-    return mean, math.sqrt(mean * (1 - mean) * np.sum(w**2)) / np.sum(w)
+def accuracies(fits: Iterable[Fit], held_out: Batch) -> list[tuple[float, float]]:
+    """For each fit the weighted fraction of images whose class has the largest score, and its standard error."""
+    X, w = ops.convert_to_tensor(held_out.x), held_out.weight.astype("float64")
+    effective = np.sum(w**2) / np.sum(w) ** 2
+    found = []
+    for fit in fits:
+        z = ops.convert_to_numpy(bm.logits(X, *fit.factors))
+        K = z.shape[1]
+        right = (z[:, 0] > 0 if K == 1 else z.argmax(axis=1)) == class_indices(held_out.y, K)
+        mean = float(np.average(right, weights=w))
+        found.append((mean, math.sqrt(mean * (1 - mean) * effective)))
+    return found
+
+
+def cross_validated(grid: Grid, train: Batch, folds: int) -> list[tuple[float, float]]:
+    """For each fit of the grid the mean accuracy over the folds, and the standard error of that mean."""
+    scores = [
+        [mean for mean, _ in accuracies(grid.fits(part), held_out)]
+        for part, held_out in folds_of(train, grid.template.units, folds)
+    ]
+    errors = np.std(scores, axis=0, ddof=1) / math.sqrt(folds)
+    return list(zip(np.mean(scores, axis=0).tolist(), errors.tolist(), strict=True))
+
+
+def warn_of_unfinished(fits: list[Fit], rtol: float, max_sweeps: int) -> None:
+    """Warns, once for the whole path, when fits ran out of sweeps."""
+    unfinished = sum(not fit.converged for fit in fits)
+    if unfinished:
+        warnings.warn(
+            f"{unfinished} of {len(fits)} fits have not converged: each of max_sweeps={max_sweeps} sweeps improved "
+            f"J by more than rtol={rtol:g} of it. Raise one of them.",
+            ConvergenceWarning,
+            stacklevel=3,
+        )
 
 
 def summary(template: BilinearRegression, fits: list[Fit], measured: list[tuple[float, float]]) -> list[PathPoint]:
@@ -283,8 +299,8 @@ def summary(template: BilinearRegression, fits: list[Fit], measured: list[tuple[
             alpha=fit.alpha,
             objective=fit.objective,
             cross_entropy=fit.cross_entropy,
-            accuracy=float(mean),
-            standard_error=float(error),
+            accuracy=mean,
+            standard_error=error,
             parameters=sum(part.size for part in fit.factors if part is not None),
             bytes=file_bytes[fit.rank],
             factors=fit.factors,
