@@ -245,8 +245,9 @@ def test_a_loss_that_is_not_finite_leaves_the_last_finite_weights():
     model.compile("adam", "sparse_categorical_crossentropy")
     model.train_on_batch(x, np.arange(24) % 3)
     before = [variable.numpy().copy() for variable in model.trainable_variables]
-    x[0] = np.nan
-    assert np.isnan(model.train_on_batch(x, np.arange(24) % 3, return_dict=True)["loss"])
+    # Not a NaN among the pixels: on some processors the rectifier of the network makes that a zero.
+    weight = np.where(np.arange(24) == 0, np.nan, 1.0)
+    assert np.isnan(model.train_on_batch(x, np.arange(24) % 3, weight, return_dict=True)["loss"])
     for old, new in zip(before, model.trainable_variables, strict=True):
         np.testing.assert_array_equal(old, new.numpy())
 

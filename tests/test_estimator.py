@@ -24,6 +24,9 @@ EXPECTED_FAILURES = {
     ),
 }
 
+# Both fits stop where a sweep lowers J by less than 1e-3 of it; up to there, sums in another order part their ways.
+SAME_J = 3e-4
+
 NAMES = np.array(["nought", "one", "two"])  # in alphabetical order, as scikit-learn sorts labels
 
 
@@ -64,7 +67,7 @@ def settings():
 def test_more_than_two_classes_are_a_BSR(fitted, three):
     x, y = three
     model = fit_directly(kb.BilinearSoftmaxRegression(3, **settings()), x, y)
-    assert fitted.model_.objective(x, y) == pytest.approx(model.objective(x, y), rel=1e-5)
+    assert fitted.model_.objective(x, y) == pytest.approx(model.objective(x, y), SAME_J)
     np.testing.assert_allclose(fitted.predict_proba(x), model.predict(x, verbose=0), atol=1e-3)
     assert fitted.score(x, NAMES[y]) == model.evaluate(x, y, verbose=0, return_dict=True)["accuracy"] > 0.95
     assert fitted.n_iter_ == int(model.schedule.sweep.value)
@@ -77,9 +80,7 @@ def test_two_classes_are_a_BLR_and_weights_are_those_of_keras(three):
     model = kb.BilinearLogisticRegression(**settings())
     fit_directly(model, x, y - 1, sample_weight=weight, class_weight={1: 3.0})
     p = model.predict(x, verbose=0)[:, 0]
-    assert estimator.model_.objective(x, y - 1, weight) == pytest.approx(
-        model.objective(x, y - 1, weight), rel=1e-5
-    )
+    assert estimator.model_.objective(x, y - 1, weight) == pytest.approx(model.objective(x, y - 1, weight), SAME_J)
     np.testing.assert_allclose(estimator.predict_proba(x), np.stack([1 - p, p], axis=1), atol=1e-3)
     np.testing.assert_array_equal(estimator.predict(x), np.where(estimator.decision_function(x) > 0, 2, 1))
     assert estimator.decision_function(x).shape == (len(x),)
