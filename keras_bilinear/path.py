@@ -285,8 +285,8 @@ def warn_of_unfinished(fits: list[Fit], rtol: float, max_sweeps: int) -> None:
     unfinished = sum(not fit.converged for fit in fits)
     if unfinished:
         warnings.warn(
-            f"{unfinished} of {len(fits)} fits have not converged: J still improved by more than rtol={rtol:g} of it a "
-            f"sweep after max_sweeps={max_sweeps} sweeps. Raise one of them.",
+            f"{unfinished} of {len(fits)} fits have not converged: J still improved by more than rtol={rtol:g} "
+            f"of it a sweep after max_sweeps={max_sweeps} sweeps. Raise one of them.",
             ConvergenceWarning,
             stacklevel=3,
         )
