@@ -1,81 +1,189 @@
-"""The float32 graph that is left of a model at inference: rebuilt from its NumPy factors, never the training graph.
+"""The float32 graph that is left of a model at inference: rebuilt from its NumPy weights, never the training graph.
 
-Weights are constants, and z_k = sum_l a_{l,k}^T X b_{l,k} + bias_k is computed in one of three lowerings:
+Weights are constants, and z_k = sum_l a_{l,k}^T X b_{l,k} + bias_k is computed in one of four lowerings:
 
-    factored, K >= 2    X B, times A element by element, one sum      L (M + N) K weights, L times the multiply-adds
-    factored, K = 1     X B, flattened, times A                       L (M + N) weights
-    merged              flattened X times W = sum_l a b^T             M N K weights, fewest multiply-adds
+    factored, K >= 2            X B, times A element by element, one sum      L times the multiply-adds of merged
+    the same, to be quantised   X B, then A as a depthwise convolution        both factors int8, one scale a class
+    factored, K = 1             X B, flattened, times A
+    merged                      flattened X times W = sum_l a b^T             M N K weights, fewest multiply-adds
 
-Symbols as in `bilinear_math`.
+Factored lowerings hold L (M + N) K weights. Symbols as in `bilinear_math`.
 """
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import keras
 import numpy as np
 import tensorflow as tf
 
 from keras_bilinear.arguments import one_of, positive
 from keras_bilinear.bilinear_math import Tensor
+from keras_bilinear.layers import BilinearDense
 from keras_bilinear.models import BilinearRegression, LinearBaseline
+from keras_bilinear.networks import float32_copy, image_shape, units
 
-ImageModel = BilinearRegression | LinearBaseline
+ImageModel = BilinearRegression | LinearBaseline | keras.Model
 LAYOUTS = ("factored", "merged")
 OUTPUTS = ("probabilities", "logits")
 SIGNATURE = "serving_default"
 
 
 class InferenceGraph(NamedTuple):
-    """What is left of a model at inference: `scores` maps X (T, M, N) to z (T, K), all in float32."""
+    """What is left of a model at inference: images to `scores` (T, K), and those to its output, all in float32."""
 
     scores: Callable[[Tensor], Tensor]
-    image_size: tuple[int, int]
+    squash: Callable[[Tensor], Tensor]
+    image_shape: tuple[int, ...]
+    units: int
     output: str
     layout: str
     parameters: int
 
     def traced(self, batch_size: int | None) -> tuple[tf.Module, Any]:
         """A module and its concrete function `image` -> {output: ...}, for the converter and for saving."""
-
-        def serve(image: Tensor) -> dict[str, Tensor]:
-            z = self.scores(image)
-            if self.output == "logits":
-                return {"logits": z}
-            return {"probabilities": tf.sigmoid(z) if z.shape[-1] == 1 else tf.nn.softmax(z)}
-
-        image = tf.TensorSpec((batch_size, *self.image_size), tf.float32, name="image")
+        image = tf.TensorSpec((batch_size, *self.image_shape), tf.float32, name="image")
         module = tf.Module()
-        module.serve = tf.function(serve, input_signature=[image])
+        module.serve = tf.function(
+            lambda image: {self.output: self.squash(self.scores(image))}, input_signature=[image]
+        )
         return module, module.serve.get_concrete_function()
 
 
-def inference_graph(model: ImageModel, layout: str, output: str, input_scale: float | None) -> InferenceGraph:
+def inference_graph(
+    model: ImageModel,
+    layout: str = "factored",
+    output: str = "probabilities",
+    input_scale: float | None = None,
+    quantized: bool = False,
+) -> InferenceGraph:
     """The graph of a checked model, with the input scale multiplied into the weights."""
     check_model(model)
     one_of("layout", layout, LAYOUTS)
     one_of("output", output, OUTPUTS)
-    layout = "merged" if isinstance(model, LinearBaseline) else layout
-    weights = float32_weights(model, layout, (1.0 if input_scale is None else positive("input_scale", input_scale)))
-    bias = None if model.head.bias is None else finite_float32(as_numpy(model.head.bias))
-    if layout == "merged":
-        z = merged_scores(*weights)
-    else:
-        z = single_score(*weights) if model.units == 1 else factored_scores(*weights)
-    scores = z if bias is None else lambda X: z(X) + bias
-    parameters = sum(w.size for w in weights) + (0 if bias is None else bias.size)
-    return InferenceGraph(scores, model.image_size, output, layout, parameters)
-
-
-def float32_weights(model: ImageModel, layout: str, input_scale: float) -> tuple[np.ndarray, ...]:
-    """(A, B), or the kernel (M N, K) that W makes; the scale is in B or W. Computed in float64, rounded once."""
+    scale = 1.0 if input_scale is None else positive("input_scale", input_scale)
+    if not isinstance(model, BilinearRegression | LinearBaseline):
+        return network_graph(model, layout, output, scale, quantized)
     if isinstance(model, LinearBaseline):
-        kernel = as_numpy(model.head.kernel).astype("float64")
-        return (finite_float32(kernel * input_scale),)
-    A, B = (factors.astype("float64") for factors in model.factors())
-    if layout == "merged":
-        W = np.einsum("lmk,lnk->mnk", A, B * input_scale)
-        return (finite_float32(W.reshape(-1, model.units)),)
-    return finite_float32(A), finite_float32(B * input_scale)
+        layout, weights = "merged", (as_numpy(model.head.kernel).astype("float64") * scale,)
+    else:
+        A, B = (factor.astype("float64") for factor in model.factors())
+        weights = (merged_kernel(A, B * scale),) if layout == "merged" else (A, B * scale)
+    bias = None if model.head.bias is None else finite_float32(as_numpy(model.head.bias))
+    z = scores(tuple(map(finite_float32, weights)), bias, quantized)
+    squash = {"logits": tf.identity, "probabilities": tf.sigmoid if model.units == 1 else tf.nn.softmax}[output]
+    parameters = sum(w.size for w in weights) + (0 if bias is None else bias.size)
+    return InferenceGraph(z, squash, model.image_size, model.units, output, layout, parameters)
+
+
+def network_graph(
+    network: keras.Model, layout: str, output: str, input_scale: float, quantized: bool
+) -> InferenceGraph:
+    """The graph of a functional Keras model; its bilinear layers are lowered as those of our own models are."""
+    bilinear: list[LoweredBilinear] = []
+
+    def replace(layer: BilinearDense) -> LoweredBilinear:
+        bilinear.append(LoweredBilinear(layer, layout, quantized))
+        return bilinear[-1]
+
+    lowered = float32_copy(network, replace)
+    trainable, others = (
+        [tf.constant(finite_float32(variable.numpy())) for variable in variables]
+        for variables in (lowered.trainable_variables, lowered.non_trainable_variables)
+    )
+
+    def outputs(X: Tensor) -> Tensor:
+        X = X if input_scale == 1.0 else X * tf.constant(input_scale, tf.float32)
+        # With constants for its variables, which a TFLite file could not read when it runs.
+        return lowered.stateless_call(trainable, others, X, training=False)[0]
+
+    parameters = lowered.count_params() + sum(layer.parameters for layer in bilinear)
+    return InferenceGraph(
+        outputs, tf.identity, image_shape(network), units(network), output, layout, parameters
+    )
+
+
+class LoweredBilinear(keras.layers.Layer):
+    """Stands for a `BilinearDense` in a network that is exported: the same function, with constants for weights."""
+
+    def __init__(self, layer: BilinearDense, layout: str, quantized: bool):
+        super().__init__(name=layer.name, dtype="float32")
+        A, B = (np.asarray(factor, "float64") for factor in (layer.A, layer.B))
+        weights = (merged_kernel(A, B),) if layout == "merged" else (A, B)
+        bias = None if layer.bias is None else finite_float32(as_numpy(layer.bias))
+        self.scores, self.activation = scores(tuple(map(finite_float32, weights)), bias, quantized), layer.activation
+        self.matrix_shape, self.units = layer.matrix_shape, layer.units
+        self.parameters = sum(w.size for w in weights) + (0 if bias is None else bias.size)
+
+    def call(self, X: Tensor) -> Tensor:
+        return self.activation(self.scores(tf.reshape(X, (-1, *self.matrix_shape))))
+
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        return (input_shape[0], self.units)
+
+
+def scores(
+    weights: tuple[np.ndarray, ...], bias: np.ndarray | None, quantized: bool
+) -> Callable[[Tensor], Tensor]:
+    """X (T, M, N) -> z (T, K), from the kernel (M N, K) or from A (L, M, K) and B (L, N, K)."""
+    if len(weights) == 1:
+        z = merged_scores(*weights)
+    elif weights[0].shape[2] == 1:
+        z = single_score(*weights)
+    else:
+        z = depthwise_scores(*weights) if quantized else factored_scores(*weights)
+    return z if bias is None else lambda X: z(X) + bias
+
+
+def factored_scores(A: np.ndarray, B: np.ndarray) -> Callable[[Tensor], Tensor]:
+    """FULLY_CONNECTED, RESHAPE, MUL, SUM. The einsums of `bilinear_math` do not convert, not even with Flex."""
+    L, M, K = A.shape
+    rows = A.transpose(1, 0, 2).reshape(M * L, K)
+    XB = row_products(B)
+    return lambda X: tf.reduce_sum(tf.reshape(XB(X), (-1, M * L, K)) * rows, axis=1)
+
+
+def depthwise_scores(A: np.ndarray, B: np.ndarray) -> Callable[[Tensor], Tensor]:
+    """FULLY_CONNECTED, RESHAPE, DEPTHWISE_CONV_2D, RESHAPE: X B seen as an image of M x L with K channels.
+
+    A product and a sum keep A in float under dynamic quantisation, and their int8 and int16 kernels err; the
+    convolution has neither fault, and quantises A with a scale for each class.
+    """
+    L, M, K = A.shape
+    kernel = A.transpose(1, 0, 2)[..., None]
+    XB = row_products(B)
+
+    def z(X: Tensor) -> Tensor:
+        maps = tf.reshape(XB(X), (-1, M, L, K))
+        return tf.reshape(tf.nn.depthwise_conv2d(maps, kernel, [1, 1, 1, 1], "VALID"), (-1, K))
+
+    return z
+
+
+def single_score(A: np.ndarray, B: np.ndarray) -> Callable[[Tensor], Tensor]:
+    """FULLY_CONNECTED, RESHAPE, FULLY_CONNECTED: for K = 1 product and sum are one matrix product."""
+    L, M, _ = A.shape
+    rows = A[:, :, 0].T.reshape(M * L, 1)
+    XB = row_products(B)
+    return lambda X: tf.matmul(tf.reshape(XB(X), (-1, M * L)), rows)
+
+
+def merged_scores(kernel: np.ndarray) -> Callable[[Tensor], Tensor]:
+    """RESHAPE, FULLY_CONNECTED. W is merged before: inside the graph it would be rebuilt at every call."""
+    return lambda X: tf.matmul(tf.reshape(X, (-1, len(kernel))), kernel)
+
+
+def row_products(B: np.ndarray) -> Callable[[Tensor], Tensor]:
+    """X (T, M, N) -> every row of every image times all columns b_{l,k}, (T M, L K)."""
+    L, N, K = B.shape
+    columns = B.transpose(1, 0, 2).reshape(N, L * K)
+    # To two axes first: a product of three by two with a dynamic batch adds SHAPE, GATHER, CONCAT and PACK.
+    return lambda X: tf.matmul(tf.reshape(X, (-1, N)), columns)
+
+
+def merged_kernel(A: np.ndarray, B: np.ndarray) -> np.ndarray:
+    """W = sum_l a b^T as a dense kernel (M N, K), in the precision of the factors."""
+    return np.einsum("lmk,lnk->mnk", A, B).reshape(-1, A.shape[2])
 
 
 def as_numpy(variable: Any) -> np.ndarray:
@@ -92,40 +200,10 @@ def finite_float32(weights: np.ndarray) -> np.ndarray:
     return single
 
 
-def factored_scores(A: np.ndarray, B: np.ndarray) -> Callable[[Tensor], Tensor]:
-    """FULLY_CONNECTED, RESHAPE, MUL, SUM. The einsums of `bilinear_math` do not convert, not even with Flex."""
-    L, M, K = A.shape
-    N = B.shape[1]
-    rows = A.transpose(1, 0, 2).reshape(M * L, K)
-    columns = B.transpose(1, 0, 2).reshape(N, L * K)
-
-    def z(X: Tensor) -> Tensor:
-        # To two axes first: a product of three by two with a dynamic batch adds SHAPE, GATHER, CONCAT and PACK.
-        XB = tf.matmul(tf.reshape(X, (-1, N)), columns)
-        return tf.reduce_sum(tf.reshape(XB, (-1, M * L, K)) * rows, axis=1)
-
-    return z
-
-
-def single_score(A: np.ndarray, B: np.ndarray) -> Callable[[Tensor], Tensor]:
-    """FULLY_CONNECTED, RESHAPE, FULLY_CONNECTED: for K = 1 product and sum are one matrix product."""
-    L, M, _ = A.shape
-    N = B.shape[1]
-    rows = A[:, :, 0].T.reshape(M * L, 1)
-    columns = B[:, :, 0].T
-    return lambda X: tf.matmul(tf.reshape(tf.matmul(tf.reshape(X, (-1, N)), columns), (-1, M * L)), rows)
-
-
-def merged_scores(kernel: np.ndarray) -> Callable[[Tensor], Tensor]:
-    """RESHAPE, FULLY_CONNECTED. W is merged before: inside the graph it would be rebuilt at every call."""
-    return lambda X: tf.matmul(tf.reshape(X, (-1, len(kernel))), kernel)
-
-
 def check_model(model: Any) -> None:
-    """Raises a ValueError unless `model` is one of the four models, with weights."""
-    if not isinstance(model, BilinearRegression | LinearBaseline):
-        raise ValueError(
-            "Expected a model of keras_bilinear: BilinearSoftmaxRegression, BilinearLogisticRegression, "
-            f"LinearSoftmaxRegression or LinearLogisticRegression. Received: a {type(model).__name__}"
-        )
-    model.expect_built()
+    """Raises a ValueError unless `model` has weights and maps images to scores."""
+    if isinstance(model, BilinearRegression | LinearBaseline):
+        model.expect_built()
+        return
+    image_shape(model)
+    units(model)

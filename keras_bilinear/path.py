@@ -313,9 +313,7 @@ def summary(template: BilinearRegression, fits: list[Fit], measured: list[tuple[
 
 def tflite(template: BilinearRegression, fit: Fit) -> bytes:
     """The TFLite file of a fit, as `export_tflite` writes it by default."""
-    return tflite_content(
-        inference_graph(fitted(template, fit.factors, fit.alpha), "factored", "probabilities", None)
-    )
+    return tflite_content(inference_graph(fitted(template, fit.factors, fit.alpha)))
 
 
 def fitted(template: BilinearRegression, factors: Factors, alpha: float) -> BilinearRegression:

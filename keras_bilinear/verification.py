@@ -1,26 +1,53 @@
 """Proof that a TFLite file computes what its model computes, on the real LiteRT interpreter."""
 
 import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from keras import ops
 
 from keras_bilinear import bilinear_math as bm
 from keras_bilinear.arguments import positive
-from keras_bilinear.data import checked_images, checked_labels, class_indices
+from keras_bilinear.data import checked_labels, class_indices
 from keras_bilinear.inference_graph import OUTPUTS, SIGNATURE, ImageModel, check_model
-from keras_bilinear.litert import operators, runtime
+from keras_bilinear.litert import metadata, operators, runtime, stored_weights
+from keras_bilinear.models import BilinearRegression, LinearBaseline
+from keras_bilinear.networks import float32_copy, image_shape, units
+from keras_bilinear.quantization import QUANTIZE, images_of
 
-MAX_DIFFERENCE = 5e-5
-"""Gate on |file - Keras|. Healthy float32 files stay under 2e-6; a wrong or reordered factor is off by far more."""
-MIN_AGREEMENT = 0.999
-MAX_ACCURACY_DROP = 0.0005
+
+class Gates(NamedTuple):
+    """What a file may differ from Keras: |differences| of probabilities, and fractions of the images."""
+
+    max_difference: float
+    mean_difference: float
+    agreement: float
+    accuracy_drop: float
+
+
+GATES = {
+    None: Gates(5e-5, 5e-6, 0.999, 0.0005),
+    "float16": Gates(2e-3, 2e-4, 0.995, 0.0005),
+    "dynamic": Gates(0.2, 5e-3, 0.97, 0.003),
+    "int8": Gates(0.2, 1e-2, 0.95, 0.003),
+    "int16x8": Gates(0.2, 5e-3, 0.97, 0.003),
+}
+"""For each kind of file about three times what healthy files of it show on MNIST; faults are off by far more."""
+
+WEIGHT_TYPES = {
+    None: {"FLOAT32"},
+    "float16": {"FLOAT16"},
+    "dynamic": {"INT8", "FLOAT32"},  # the converter keeps small tensors in float32
+    "int8": {"INT8"},
+    "int16x8": {"INT8"},
+}
 TIE = 1e-6
 """Scores closer than this are a tie, which rounding may break either way: counted as Keras breaks it."""
-BATCH = 256
+BATCH, FIRST_BATCHES = 256, (1, 5)
+"""Images a call for a file with a dynamic batch, after first calls with few."""
 
 
 class VerificationError(ValueError):
@@ -50,6 +77,7 @@ class VerificationReport:
     """A file that passed every gate, under the default and the reference kernels of the interpreter."""
 
     path: Path
+    quantize: str | None
     output: str
     images: int
     keras_accuracy: float | None
@@ -69,43 +97,65 @@ def verify_tflite(
     y: Any = None,
     input_scale: float | None = None,
 ) -> VerificationReport:
-    """Runs a float32 file on the LiteRT interpreter, default and reference kernels, and compares with Keras.
+    """Runs a file on the LiteRT interpreter, default and reference kernels, and compares with Keras.
 
-    The file runs as it will on the device: at its own batch size. One with a dynamic batch runs at 1 and at 256.
+    The file runs as it will on the device: at its own batch size. One with a dynamic batch runs at 1, 5 and 256.
+    How it was quantised and scaled is read from its metadata.
 
     Args:
         path: A file written by `export_tflite`.
         model: The model it was written from.
         x: Images (T, M, N) or (T, M, N, 1) in the file's units: raw pixels if it has an input scale.
         y: Labels as in `fit`, or None to compare no accuracies.
-        input_scale: What the file was exported with; Keras sees `x * input_scale`.
+        input_scale: Factor from these pixels to the model's, for a file that does not say.
 
     Returns:
         Differences, agreement and accuracies.
 
     Raises:
         VerificationError: if the file cannot be run, has an operator that is custom or reads a variable, another
-            signature or other shapes, or misses a gate: max |difference| <= 5e-5 (for logits, times their
-            largest size if that is above 1), the same class for 99.9 % of the images up to ties, and an
-            accuracy at most 0.0005 below that of Keras.
+            signature, other shapes, weights of another type than promised, or misses a gate: the largest and the
+            mean |difference| (for logits, in units of the largest if that is above 1), the fraction of images with
+            the same class up to ties, and the accuracy lost (one image may always be). `GATES` has the limits:
+            |difference| <= 5e-5 for float32.
         ValueError: if model, images, labels or scale are wrong.
         FileNotFoundError: if there is no file at `path`.
         ImportError: if ai-edge-litert is not installed.
     """
+    X, labels = checked_data(model, x, y)
+    if input_scale is not None:
+        positive("input_scale", input_scale)
+    return verified(Path(path).read_bytes(), Path(path), model, X, labels, input_scale)
+
+
+def checked_data(model: ImageModel, x: Any, y: Any = None) -> tuple[np.ndarray, np.ndarray | None]:
+    """Images as the model takes them, and class numbers (T,) or None."""
     check_model(model)
-    scale = 1.0 if input_scale is None else positive("input_scale", input_scale)
-    X = checked_images(x, model.image_size)
-    labels = None if y is None else class_labels(y, model.units, len(X))
-    content = Path(path).read_bytes()
+    X = images_of(x, shape_of(model), "x")
+    return X, None if y is None else class_labels(y, units_of(model), len(X))
+
+
+def verified(
+    content: bytes,
+    path: Path,
+    model: ImageModel,
+    X: np.ndarray,
+    labels: np.ndarray | None,
+    input_scale: float | None = None,
+) -> VerificationReport:
+    """The report on what a file holds, or a VerificationError for the first thing that is wrong."""
     output = checked_output(content, model)
+    facts = metadata(content)
+    quantize, scale = facts.get("quantize"), input_scale or facts.get("input_scale", 1.0)
+    check_weights(content, quantize)
     expected = keras_scores(model, X * np.float32(scale), output)
     accuracy = None if labels is None else float(np.mean(class_scores(expected, output).argmax(axis=1) == labels))
     reports = []
     for kernels in ("default", "reference"):
         report = compared(kernels, file_scores(loaded(content, kernels), X), expected, output, labels)
-        check_gates(report, size=largest(expected), keras_accuracy=accuracy)
+        check_gates(report, GATES[quantize], size=largest(expected), keras_accuracy=accuracy, images=len(X))
         reports.append(report)
-    return VerificationReport(Path(path), output, len(X), accuracy, *reports)
+    return VerificationReport(path, quantize, output, len(X), accuracy, *reports)
 
 
 def checked_output(content: bytes, model: ImageModel) -> str:
@@ -121,14 +171,36 @@ def checked_output(content: bytes, model: ImageModel) -> str:
     if output is None:
         raise VerificationError(f"Expected a signature as one of {list(named.values())}. Received: {signatures}")
     image, scores = interpreter.get_input_details()[0], interpreter.get_output_details()[0]
-    received = (image["dtype"], *image["shape_signature"][1:], *scores["shape_signature"][1:])
-    if received != (np.float32, *model.image_size, model.units):
-        M, N = model.image_size
+    received = (*image["shape_signature"][1:], *scores["shape_signature"][1:])
+    if received != (*shape_of(model), units_of(model)):
+        size = " x ".join(map(str, shape_of(model)))
         raise VerificationError(
-            f"Expected float32 images of {M} x {N} and {model.units} outputs, those of the model. Received: "
-            f"{image['dtype'].__name__} images {image['shape_signature']}, outputs {scores['shape_signature']}"
+            f"Expected images of {size} and {units_of(model)} outputs, those of the model. Received: "
+            f"images {image['shape_signature']}, outputs {scores['shape_signature']}"
         )
     return output
+
+
+def check_weights(content: bytes, quantize: str | None) -> None:
+    """Raises a VerificationError unless the weights are stored as the file promises."""
+    if quantize not in QUANTIZE:
+        raise VerificationError(f"Expected a file quantised as one of {list(QUANTIZE)}. Received: {quantize!r}")
+    found = {kind for kind, _ in stored_weights(content)} & {"FLOAT32", "FLOAT16", "INT8"}
+    if not found <= WEIGHT_TYPES[quantize]:
+        raise VerificationError(
+            f"Expected weights stored as {' or '.join(sorted(WEIGHT_TYPES[quantize]))} in a file with "
+            f"quantize={quantize!r}. Received: {', '.join(sorted(found))}"
+        )
+
+
+def shape_of(model: ImageModel) -> tuple[int, ...]:
+    """The shape of one image."""
+    return model.image_size if isinstance(model, BilinearRegression | LinearBaseline) else image_shape(model)
+
+
+def units_of(model: ImageModel) -> int:
+    """K."""
+    return model.units if isinstance(model, BilinearRegression | LinearBaseline) else units(model)
 
 
 def keras_scores(model: ImageModel, X: np.ndarray, output: str) -> np.ndarray:
@@ -136,6 +208,8 @@ def keras_scores(model: ImageModel, X: np.ndarray, output: str) -> np.ndarray:
 
     A model that computes in half precision is read in the precision of its variables, as the file is.
     """
+    if not isinstance(model, BilinearRegression | LinearBaseline):
+        return float32_copy(model).predict(X, batch_size=BATCH, verbose=0)
     if output == "probabilities" and model.compute_dtype in ("float32", "float64"):
         return model.predict(X, batch_size=BATCH, verbose=0)
     z = model.logits(ops.convert_to_tensor(X, dtype=model.solver_dtype))
@@ -143,20 +217,47 @@ def keras_scores(model: ImageModel, X: np.ndarray, output: str) -> np.ndarray:
 
 
 def file_scores(interpreter: Any, X: np.ndarray) -> np.ndarray:
-    """The file's output (T, K), at its own batch size; with a dynamic batch, one image and then the others."""
+    """The file's output (T, K) as float32, at its own batch size; with a dynamic batch, few images first."""
     image, scores = interpreter.get_input_details()[0], interpreter.get_output_details()[0]
-    batch, T = int(image["shape_signature"][0]), len(X)
-    starts = [*range(0, T, batch)] if batch > 0 else [0, *range(1, T, BATCH)]
-    results = []
-    for start, stop in zip(starts, [*starts[1:], T], strict=True):
-        piece = X[start:stop]
-        missing = max(batch - len(piece), 0)
-        interpreter.resize_tensor_input(image["index"], (len(piece) + missing, *piece.shape[1:]))
-        interpreter.allocate_tensors()
-        interpreter.set_tensor(image["index"], np.pad(piece, ((0, missing), (0, 0), (0, 0))))
+    to_file, from_file = quantizer(image), dequantizer(scores)
+    fixed, rows, results = int(image["shape_signature"][0]), None, []
+    for start, stop in batches(len(X), fixed):
+        piece = to_file(X[start:stop])
+        missing = max(fixed - len(piece), 0)
+        if rows != len(piece) + missing:
+            rows = len(piece) + missing
+            interpreter.resize_tensor_input(image["index"], (rows, *piece.shape[1:]))
+            interpreter.allocate_tensors()
+        interpreter.set_tensor(image["index"], np.concatenate([piece, np.repeat(piece[:1], missing, axis=0)]))
         interpreter.invoke()
-        results.append(interpreter.get_tensor(scores["index"])[: len(piece)])
+        results.append(from_file(interpreter.get_tensor(scores["index"])[: len(piece)]))
     return np.concatenate(results)
+
+
+def batches(T: int, fixed: int) -> Iterator[tuple[int, int]]:
+    """Where the calls start and stop: `fixed` images each, or 1, 5, and then 256 where that is not positive."""
+    sizes, start = iter(FIRST_BATCHES), 0
+    while start < T:
+        size = fixed if fixed > 0 else next(sizes, BATCH)
+        yield start, min(start + size, T)
+        start += size
+
+
+def quantizer(tensor: dict[str, Any]) -> Callable[[np.ndarray], np.ndarray]:
+    """From pixels to the whole numbers that an input tensor takes; nothing to do for one of floats."""
+    (scale, zero), dtype = tensor["quantization"], tensor["dtype"]
+    if np.issubdtype(dtype, np.floating):
+        return lambda X: X
+    limits = np.iinfo(dtype)
+    return lambda X: np.clip(np.rint(X / np.float32(scale)) + zero, limits.min, limits.max).astype(dtype)
+
+
+def dequantizer(tensor: dict[str, Any]) -> Callable[[np.ndarray], np.ndarray]:
+    """From the whole numbers that an output tensor gives to scores."""
+    scale, zero = tensor["quantization"]
+    if np.issubdtype(tensor["dtype"], np.floating):
+        return lambda scores: scores
+    return lambda scores: (scores.astype("float32") - zero) * np.float32(scale)
 
 
 def compared(
@@ -177,15 +278,19 @@ def compared(
     )
 
 
-def check_gates(report: KernelReport, size: float, keras_accuracy: float | None) -> None:
+def check_gates(
+    report: KernelReport, gates: Gates, size: float, keras_accuracy: float | None, images: int
+) -> None:
     """Raises a VerificationError for the first gate missed. `size`: of the largest output, 1 at least."""
     drop = 0.0 if report.accuracy is None or keras_accuracy is None else keras_accuracy - report.accuracy
-    gates = [
-        ("max |difference|", report.max_difference, "<=", MAX_DIFFERENCE * size),
-        ("class agreement", report.agreement, ">=", MIN_AGREEMENT),
-        ("accuracy drop", drop, "<=", MAX_ACCURACY_DROP),
+    limits = [
+        ("max |difference|", report.max_difference, "<=", gates.max_difference * size),
+        ("mean |difference|", report.mean_difference, "<=", gates.mean_difference * size),
+        ("class agreement", report.agreement, ">=", gates.agreement),
+        # One image is no evidence; the small number is for the rounding of the two fractions.
+        ("accuracy drop", drop, "<=", max(gates.accuracy_drop, 1 / images + 1e-9)),
     ]
-    for name, figure, relation, limit in gates:
+    for name, figure, relation, limit in limits:
         # Written so that NaN misses the gate.
         if not (figure <= limit if relation == "<=" else figure >= limit):
             raise VerificationError(

@@ -149,7 +149,7 @@ def test_the_batch_size_is_written(exported, kind, batch_size):
 
 
 @pytest.mark.parametrize(
-    ("batch_size", "calls"), [(None, [1, 256, 256, 87]), (256, [256, 256, 256]), (1, [1] * 600)]
+    ("batch_size", "calls"), [(None, [1, 5, 256, 256, 82]), (256, [256, 256, 256]), (1, [1] * 600)]
 )
 def test_verification_runs_every_image_at_the_batch_size_of_the_file(tmp_path, batch_size, calls):
     model = random_model("BSR")
@@ -170,11 +170,15 @@ def test_verification_runs_every_image_at_the_batch_size_of_the_file(tmp_path, b
 def test_input_scale_costs_nothing_and_takes_raw_pixels(tmp_path, exported, kind, layout):
     model, plain = exported(kind, True, layout)
     pixels = np.random.default_rng(1).integers(0, 256, size=(40, 7, 5)).astype("uint8")
-    raw = export_tflite(model, tmp_path / "raw.tflite", layout, input_scale=1 / 255)
-    assert (raw.bytes, raw.ops, raw.parameters) == (plain.bytes, plain.ops, plain.parameters)
+    raw = export_tflite(model, tmp_path / "raw.tflite", layout=layout, input_scale=1 / 255)
+    assert (raw.ops, raw.parameters) == (plain.ops, plain.parameters)
+    assert raw.bytes <= plain.bytes + 200, "the scale is named in the metadata, and nowhere else"
     expected = oracle(model, pixels / 255, "probabilities")
     np.testing.assert_allclose(run(raw.path, pixels.astype("float32")), expected, atol=ATOL)
+    verify_tflite(raw.path, model, pixels)
     verify_tflite(raw.path, model, pixels, input_scale=1 / 255)
+    with pytest.raises(VerificationError, match=r"max \|difference\|"):
+        verify_tflite(raw.path, model, pixels, input_scale=1.0)
     with pytest.raises(VerificationError, match=r"max \|difference\|"):
         verify_tflite(plain.path, model, pixels, input_scale=1 / 255)
 
@@ -261,7 +265,7 @@ def test_report(tmp_path):
     assert report.bytes == report.path.stat().st_size
     assert report.parameters == 2 * (7 + 5) * 3 + 3
     assert str(report) == (
-        f"{report.path}: {report.bytes:,} bytes, 75 parameters, factored, probabilities; "
+        f"{report.path}: {report.bytes:,} bytes, 75 parameters, float32, factored, probabilities; "
         "FULLY_CONNECTED, RESHAPE, MUL, SUM, ADD, SOFTMAX"
     )
     model = random_model("BSR", use_bias=True)
@@ -375,9 +379,21 @@ def with_infinite_factor():
     return model
 
 
+def network(image):
+    """A plain Keras model on any input."""
+    return keras.Model(image, keras.layers.GlobalAveragePooling1D()(image) if len(image.shape) == 3 else image)
+
+
 NOT_WRITTEN = [
     (lambda: keras.Sequential(), {}, r"Expected a model of keras_bilinear.*Received: a Sequential"),
+    (lambda: keras.Sequential([keras.layers.Dense(3)]), {}, r"functional or sequential.*Received: a Sequential"),
     (lambda: None, {}, r"Expected a model of keras_bilinear.*Received: a NoneType"),
+    (lambda: kb.BilinearSoftmaxRegression(3, 2, input_shape=(7, 5)), {}, r"Expected a fitted model\. .* all zero"),
+    (lambda: network(keras.Input((35,))), {}, r"takes images of a fixed size. Received: input of shape \(None, 35\)"),
+    (lambda: network(keras.Input((None, 5))), {}, r"takes images of a fixed size. Received: .*None, None, 5"),
+    (lambda: keras.Model(i := keras.Input((7, 5)), i), {}, r"one row of scores.*Received: output of shape .*7, 5"),
+    (lambda: keras.Model([i := keras.Input((7, 5)), j := keras.Input((7, 5))], i + j), {}, "network with one input"),
+    (lambda: keras.Model(i := keras.Input((7, 5)), [i, i]), {}, "network with one output"),
     (lambda: kb.BilinearSoftmaxRegression(3, 2), {}, "Expected a model with weights"),
     (lambda: kb.LinearLogisticRegression(), {}, "Expected a model with weights"),
     (lambda: with_nan("BSR"), {}, "finite float32 weights. Received: NaN"),
@@ -411,6 +427,17 @@ def test_a_faulty_model_is_refused_and_nothing_written(tmp_path, write, model, o
         ({"input_scale": np.inf}, "`input_scale`"),
         ({"input_scale": "1/255"}, "`input_scale`"),
         ({"input_scale": 1e300}, "finite float32 weights"),
+        ({"quantize": "int4"}, "`quantize` to be one of"),
+        ({"quantize": "float32"}, "`quantize` to be one of"),
+        ({"quantize": ["int8"]}, "`quantize` to be one of"),
+        ({"io": "uint8"}, "`io` to be one of .'float32'.. Received: io='uint8'"),
+        ({"io": "int16", "quantize": "int8"}, "`io` to be one of"),
+        ({"io": None}, "`io` to be one of"),
+        ({"labels": "abc"}, "`labels` to be . different names"),
+        ({"labels": ["a", "b", "b"]}, "`labels` to be . different names"),
+        ({"labels": ["a"]}, "`labels` to be . different names"),
+        ({"labels": [0, 1, 2]}, "`labels` to be . different names"),
+        ({"validation_data": (np.zeros((4, 5, 7)),)}, r"`x` of shape \(T, 7, 5\)"),
     ],
 )
 def test_a_faulty_option_is_refused_and_nothing_written(tmp_path, kind, options, message):
@@ -498,7 +525,7 @@ def test_the_file_of_another_model_is_refused(tmp_path):
         verify_tflite(path, model, x)
     for other in (random_model("BSR", size=(5, 7)), random_model("BSR", units=4), random_model("BLR")):
         export_tflite(other, path)
-        with pytest.raises(VerificationError, match=r"Expected float32 images of 7 x 5 and 3 outputs.*Received"):
+        with pytest.raises(VerificationError, match=r"Expected images of 7 x 5 and 3 outputs.*Received"):
             verify_tflite(path, model, x)
 
 
@@ -572,19 +599,27 @@ def test_other_signatures_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("figures", "message"),
     [
-        ((6e-5, 1.0, 0.9), r"max \|difference\| <= 5e-05 .*Received: 6e-05"),
-        ((np.nan, 1.0, 0.9), r"max \|difference\|.*Received: nan"),
-        ((0.0, 0.99, 0.9), r"class agreement >= 0.999 .* reference kernels. Received: 0.99"),
-        ((0.0, 1.0, 0.899), r"accuracy drop <= 0.0005 .*Received: 0.001"),
+        ((6e-5, 0.0, 1.0, 0.9), r"max \|difference\| <= 5e-05 .*Received: 6e-05"),
+        ((5e-5, 6e-6, 1.0, 0.9), r"mean \|difference\| <= 5e-06 .*Received: 6e-06"),
+        ((np.nan, 0.0, 1.0, 0.9), r"max \|difference\|.*Received: nan"),
+        ((0.0, 0.0, 0.99, 0.9), r"class agreement >= 0.999 .* reference kernels. Received: 0.99"),
+        ((0.0, 0.0, 1.0, 0.899), r"accuracy drop <= 0.0005 .*Received: 0.001"),
     ],
 )
 def test_each_gate(figures, message):
-    difference, agreement, accuracy = figures
-    report = KernelReport("reference", difference, difference, agreement, accuracy)
+    gates = verification.GATES[None]
     with pytest.raises(VerificationError, match=message):
-        verification.check_gates(report, size=1.0, keras_accuracy=0.9)
-    better = KernelReport("reference", 5e-5, 5e-5, 0.999, 0.95)
-    verification.check_gates(better, size=1.0, keras_accuracy=0.9)
+        verification.check_gates(KernelReport("reference", *figures), gates, 1.0, keras_accuracy=0.9, images=10_000)
+    better = KernelReport("reference", 5e-5, 5e-6, 0.999, 0.95)
+    verification.check_gates(better, gates, 1.0, keras_accuracy=0.9, images=10_000)
+
+
+def test_one_image_is_no_evidence_against_a_file():
+    gates = verification.GATES["int8"]
+    one_of_forty = KernelReport("default", 0.0, 0.0, 0.975, 0.875)
+    verification.check_gates(one_of_forty, gates, 1.0, keras_accuracy=0.9, images=40)
+    with pytest.raises(VerificationError, match="accuracy drop"):
+        verification.check_gates(one_of_forty, gates, 1.0, keras_accuracy=0.9, images=400)
 
 
 def test_large_logits_are_compared_by_their_size(tmp_path):
@@ -622,8 +657,8 @@ def test_a_single_score_is_compared_with_its_threshold(output, threshold):
 @pytest.mark.parametrize(
     ("x", "y", "message"),
     [
-        (np.zeros((2, 5, 7)), None, "Expected images of 7 x 5"),
-        (np.zeros((0, 7, 5)), None, "Expected at least one image"),
+        (np.zeros((2, 5, 7)), None, r"Expected `x` of shape \(T, 7, 5\)"),
+        (np.zeros((0, 7, 5)), None, r"Expected `x` of shape \(T, 7, 5\).*Received: \(0, 7, 5\)"),
         (np.full((2, 7, 5), np.nan), None, "Expected finite numbers in `x`"),
         (np.zeros((2, 7, 5)), [0, 3], "whole numbers from 0 to 2"),
         (np.zeros((2, 7, 5)), [0], "one label for each image"),

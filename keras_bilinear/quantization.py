@@ -1,0 +1,122 @@
+"""How the numbers of a TFLite file are stored, and the images that calibrate the ranges of its activations."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from keras_bilinear.arguments import one_of
+from keras_bilinear.data import as_array, check_finite
+from keras_bilinear.inference_graph import InferenceGraph
+
+QUANTIZE = (None, "float16", "dynamic", "int8", "int16x8")
+CALIBRATED = ("int8", "int16x8")
+IO = {"int8": ("float32", "int8", "uint8"), "int16x8": ("float32", "int16")}
+"""The types that images and scores of a file may have; every other file takes and gives float32."""
+
+FLOAT_WEIGHTS = (None, "float16")
+"""Modes whose weights are floating-point numbers by intent."""
+
+LEAST_IMAGES, MOST_IMAGES = 32, 512
+"""Images that calibrate as well as hundreds do, and those of very many that are taken, evenly spaced."""
+UNITS = 16.0
+"""Pixels times the input scale should be around 1; by this factor or more off, they are in other units."""
+SATURATED = 50.0
+"""A lead of the first class over the second, in logits, that no trained model has on half of its images."""
+
+
+def lowered_for_integers(quantize: str | None) -> bool:
+    """Whether the weights become whole numbers, for which factored models are lowered in another way."""
+    return quantize not in FLOAT_WEIGHTS
+
+
+def checked_mode(quantize: str | None, io: str) -> None:
+    """Raises a ValueError for a mode that does not exist, or one whose files cannot have such inputs."""
+    if quantize is not None:
+        one_of("quantize", quantize, QUANTIZE[1:])
+    one_of("io", io, IO.get(quantize or "", ("float32",)))
+
+
+def checked_representative_data(
+    data: Any, graph: InferenceGraph, quantize: str | None, input_scale: float | None
+) -> np.ndarray | None:
+    """The representative images (T, ...) as float32, or a ValueError for any that would give a useless file.
+
+    The converter takes them all: without an image it writes a float32 file, and with zeros, or pixels 0..255 in
+    place of 0..1, one that guesses.
+    """
+    if data is None:
+        if quantize in CALIBRATED:
+            raise ValueError(
+                f"Expected `representative_data`, {LEAST_IMAGES} or more images like those the file will see, for "
+                f"quantize={quantize!r}. Received: representative_data=None"
+            )
+        return None
+    images = images_of(data, graph.image_shape, "representative_data")
+    if len(images) < LEAST_IMAGES:
+        raise ValueError(f"Expected {LEAST_IMAGES} or more images as `representative_data`. Received: {len(images)}")
+    if np.all(images == images[:1]):
+        raise ValueError(
+            "Expected `representative_data` with images that differ. Received: one image, "
+            f"pixels {images.min():g} to {images.max():g}, {len(images)} times"
+        )
+    check_units(images, graph, input_scale)
+    return images
+
+
+def images_of(data: Any, shape: tuple[int, ...], name: str) -> np.ndarray:
+    """`data` as finite float32 images (T, *shape), T >= 1; a channel axis of one may be there or not."""
+    images = as_array(data, name)
+    plain = shape[:2] if len(shape) == 3 and shape[2] == 1 else shape
+    if images.shape[1:] not in {shape, plain, (*plain, 1)} or not len(images):
+        wanted = ", ".join(map(str, plain))
+        raise ValueError(
+            f"Expected `{name}` of shape (T, {wanted}), images as the model takes them. Received: {images.shape}"
+        )
+    with np.errstate(over="ignore"):
+        images = images.reshape(-1, *shape).astype("float32", copy=False)
+    check_finite(images, name)
+    return images
+
+
+def check_units(images: np.ndarray, graph: InferenceGraph, input_scale: float | None) -> None:
+    """Raises a ValueError when the pixels are not in the units of the file."""
+    largest = float(np.abs(images).max())
+    received = f"Received: pixels from {images.min():g} to {images.max():g}"
+    if input_scale is not None and not 1 / UNITS <= largest * input_scale <= UNITS:
+        raise ValueError(
+            f"Expected `representative_data` in the units of the file, pixels up to about {1 / input_scale:g} for "
+            f"input_scale={input_scale:g}. {received}"
+        )
+    z = graph.scores(tf.constant(images[:: len(images) // MOST_IMAGES + 1])).numpy()
+    lead = np.abs(z[:, 0]) if graph.units == 1 else np.diff(np.sort(z, axis=1)[:, -2:])[:, 0]
+    if np.median(lead) > SATURATED:
+        raise ValueError(
+            "Expected `representative_data` in the units the model was trained in: it is certain of the class of "
+            f"nearly every image, as if the pixels were far too large. {received}"
+        )
+
+
+def calibration(images: np.ndarray, batch_size: int | None) -> Iterator[dict[str, np.ndarray]]:
+    """Some of the images as the converter takes them: the named input, one batch of the file at a time."""
+    chosen = images[:: len(images) // MOST_IMAGES + 1]
+    for start in range(0, len(chosen), batch_size or 1):
+        yield {"image": np.take(chosen, range(start, start + (batch_size or 1)), axis=0, mode="wrap")}
+
+
+def configure(
+    converter: Any, quantize: str | None, io: str, images: np.ndarray | None, batch_size: int | None
+) -> None:
+    """Sets the options of a converter, built-in operators only."""
+    sets = tf.lite.OpsSet
+    if quantize is None:
+        return
+    converter.optimizations = [tf.lite.Optimize.DEFAULT]
+    if quantize == "float16":
+        converter.target_spec.supported_types = [tf.float16]
+    if quantize in CALIBRATED:
+        converter.representative_dataset = lambda: calibration(images, batch_size)
+        integers = sets.EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8
+        converter.target_spec.supported_ops = [sets.TFLITE_BUILTINS_INT8 if quantize == "int8" else integers]
+        converter.inference_input_type = converter.inference_output_type = tf.as_dtype(io)
