@@ -70,8 +70,8 @@ def export_saved_model(model: ImageModel, path: str | os.PathLike[str], output: 
     Bilinear layers keep their factors. A SavedModel already at `path` is replaced, anything else is not.
 
     Args:
-        model: One of the four models of this package, or any functional or sequential Keras model that maps an image
-            to scores; built and fitted.
+        model: One of the four models of this package, or any functional or sequential Keras model that maps an
+            image to scores; built and fitted.
         path: The folder to write; its parent must exist.
         output: "probabilities" or "logits"; of other Keras models, what their last layer gives.
 
@@ -109,8 +109,8 @@ def export_tflite(
     (batch_size, K). The runtime does not check the shape of an image: the caller must.
 
     Args:
-        model: One of the four models of this package, or any functional or sequential Keras model that maps an image
-            to scores; built and fitted. Networks of reduced precision are written from their variables in float32.
+        model: One of the four models of this package, or any functional or sequential Keras model that maps an
+            image to scores; built and fitted. What is computed in half precision is written in float32.
         path: The file to write or replace; its folder must exist.
         quantize: How weights are stored and computed with: None for float32; "float16", half the size; "dynamic",
             int8 weights and float32 arithmetic; "int8" and "int16x8", int8 weights and whole-number arithmetic on
@@ -235,14 +235,16 @@ def checked_names(labels: Sequence[str], units: int) -> list[str]:
 def check_fitted(model: ImageModel) -> None:
     """Raises a ValueError for a model of this package that gives every image the same scores."""
     if hasattr(model, "weight_matrices") and not model.weight_matrices().any():
-        raise ValueError("Expected a fitted model. Received: one whose weights are all zero, as before its first fit")
+        raise ValueError(
+            "Expected a fitted model. Received: one whose weights are all zero, as before its first fit"
+        )
 
 
 def warn_of_float_weights(report: ExportReport) -> None:
     """Says that the file is larger than its name promises."""
     warnings.warn(
         f"quantize={report.quantize!r} has left {report.float_parameters:,} of {report.parameters:,} numbers in "
-        'float32: the converter keeps tensors of less than 1,024 numbers. quantize="int8" stores all of them in int8.',
+        'float32: the converter keeps tensors of less than 1,024 numbers. quantize="int8" stores all in int8.',
         stacklevel=3,
     )
 

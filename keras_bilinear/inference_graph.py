@@ -11,7 +11,7 @@ Factored lowerings hold L (M + N) K weights. Symbols as in `bilinear_math`.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import keras
 import numpy as np
@@ -23,7 +23,7 @@ from keras_bilinear.layers import BilinearDense
 from keras_bilinear.models import BilinearRegression, LinearBaseline
 from keras_bilinear.networks import float32_copy, image_shape, units
 
-ImageModel = BilinearRegression | LinearBaseline | keras.Model
+ImageModel: TypeAlias = "BilinearRegression | LinearBaseline | keras.Model"
 LAYOUTS = ("factored", "merged")
 OUTPUTS = ("probabilities", "logits")
 SIGNATURE = "serving_default"
@@ -64,16 +64,21 @@ def inference_graph(
     scale = 1.0 if input_scale is None else positive("input_scale", input_scale)
     if not isinstance(model, BilinearRegression | LinearBaseline):
         return network_graph(model, layout, output, scale, quantized)
-    if isinstance(model, LinearBaseline):
-        layout, weights = "merged", (as_numpy(model.head.kernel).astype("float64") * scale,)
-    else:
-        A, B = (factor.astype("float64") for factor in model.factors())
-        weights = (merged_kernel(A, B * scale),) if layout == "merged" else (A, B * scale)
+    layout = "merged" if isinstance(model, LinearBaseline) else layout
+    weights = float64_weights(model, layout, scale)
     bias = None if model.head.bias is None else finite_float32(as_numpy(model.head.bias))
     z = scores(tuple(map(finite_float32, weights)), bias, quantized)
     squash = {"logits": tf.identity, "probabilities": tf.sigmoid if model.units == 1 else tf.nn.softmax}[output]
     parameters = sum(w.size for w in weights) + (0 if bias is None else bias.size)
     return InferenceGraph(z, squash, model.image_size, model.units, output, layout, parameters)
+
+
+def float64_weights(model: Any, layout: str, input_scale: float) -> tuple[np.ndarray, ...]:
+    """(A, B), or the kernel (M N, K) that W makes; the scale is in B or W. In float64, to be rounded once."""
+    if isinstance(model, LinearBaseline):
+        return (as_numpy(model.head.kernel).astype("float64") * input_scale,)
+    A, B = (factor.astype("float64") for factor in model.factors())
+    return (merged_kernel(A, B * input_scale),) if layout == "merged" else (A, B * input_scale)
 
 
 def network_graph(
@@ -88,7 +93,7 @@ def network_graph(
 
     lowered = float32_copy(network, replace)
     trainable, others = (
-        [tf.constant(finite_float32(variable.numpy())) for variable in variables]
+        [constant(variable) for variable in variables]
         for variables in (lowered.trainable_variables, lowered.non_trainable_variables)
     )
 
@@ -98,9 +103,7 @@ def network_graph(
         return lowered.stateless_call(trainable, others, X, training=False)[0]
 
     parameters = lowered.count_params() + sum(layer.parameters for layer in bilinear)
-    return InferenceGraph(
-        outputs, tf.identity, image_shape(network), units(network), output, layout, parameters
-    )
+    return InferenceGraph(outputs, tf.identity, image_shape(network), units(network), output, layout, parameters)
 
 
 class LoweredBilinear(keras.layers.Layer):
@@ -111,20 +114,18 @@ class LoweredBilinear(keras.layers.Layer):
         A, B = (np.asarray(factor, "float64") for factor in (layer.A, layer.B))
         weights = (merged_kernel(A, B),) if layout == "merged" else (A, B)
         bias = None if layer.bias is None else finite_float32(as_numpy(layer.bias))
-        self.scores, self.activation = scores(tuple(map(finite_float32, weights)), bias, quantized), layer.activation
-        self.matrix_shape, self.units = layer.matrix_shape, layer.units
+        self.scores = scores(tuple(map(finite_float32, weights)), bias, quantized)
+        self.activation, self.matrix_shape = layer.activation, layer.matrix_shape
+        self.compute_output_shape = layer.compute_output_shape
         self.parameters = sum(w.size for w in weights) + (0 if bias is None else bias.size)
 
     def call(self, X: Tensor) -> Tensor:
-        return self.activation(self.scores(tf.reshape(X, (-1, *self.matrix_shape))))
+        z = self.scores(tf.reshape(X, (-1, *self.matrix_shape)))
+        shape = self.compute_output_shape(X.shape)
+        return self.activation(z if len(shape) == 2 else tf.reshape(z, (-1, *shape[1:])))
 
-    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        return (input_shape[0], self.units)
 
-
-def scores(
-    weights: tuple[np.ndarray, ...], bias: np.ndarray | None, quantized: bool
-) -> Callable[[Tensor], Tensor]:
+def scores(weights: tuple[np.ndarray, ...], bias: np.ndarray | None, quantized: bool) -> Callable[[Tensor], Tensor]:
     """X (T, M, N) -> z (T, K), from the kernel (M N, K) or from A (L, M, K) and B (L, N, K)."""
     if len(weights) == 1:
         z = merged_scores(*weights)
@@ -189,6 +190,12 @@ def merged_kernel(A: np.ndarray, B: np.ndarray) -> np.ndarray:
 def as_numpy(variable: Any) -> np.ndarray:
     """The value of a Keras variable, by TensorFlow: NumPy 2 deprecates the `__array__` that Keras gives it."""
     return variable.value.numpy()
+
+
+def constant(variable: Any) -> Tensor:
+    """The present value of a Keras variable; the state of a random generator is a whole number."""
+    value = as_numpy(variable)
+    return tf.constant(finite_float32(value) if value.dtype.kind == "f" else value)
 
 
 def finite_float32(weights: np.ndarray) -> np.ndarray:

@@ -25,9 +25,12 @@ def float32_copy(
         pairs.append((layer, type(layer).from_config(in_float32(layer.get_config()))))
         return pairs[-1][1]
 
-    copy = keras.models.clone_model(network, clone_function=copied, recursive=True)
+    # As a plain model: of its own class, a model may ask for more than layers, as `AlternatingModel` does.
+    plain = keras.Model(network.inputs, network.outputs)
+    copy = keras.models.clone_model(plain, clone_function=copied, recursive=True)
     for old, new in pairs:
-        new.set_weights(old.get_weights())
+        if isinstance(old, keras.layers.Layer):  # the others are operations, without weights
+            new.set_weights(old.get_weights())
     return copy
 
 
@@ -48,14 +51,16 @@ def image_shape(network: Any) -> tuple[int, ...]:
     shape = only("input", network, "input_shape")
     if len(shape) < 3 or None in shape[1:]:
         raise ValueError(f"Expected a network that takes images of a fixed size. Received: input of shape {shape}")
-    return tuple(shape[1:])
+    return tuple(int(size) for size in shape[1:] if size is not None)
 
 
 def units(network: Any) -> int:
     """K, the number of scores the network gives for an image, or a ValueError that says what it gives instead."""
     shape = only("output", network, "output_shape")
     if len(shape) != 2 or shape[1] is None:
-        raise ValueError(f"Expected a network with one row of scores for an image. Received: output of shape {shape}")
+        raise ValueError(
+            f"Expected a network with one row of scores for an image. Received: output of shape {shape}"
+        )
     return int(shape[1])
 
 

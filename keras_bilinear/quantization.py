@@ -55,7 +55,9 @@ def checked_representative_data(
         return None
     images = images_of(data, graph.image_shape, "representative_data")
     if len(images) < LEAST_IMAGES:
-        raise ValueError(f"Expected {LEAST_IMAGES} or more images as `representative_data`. Received: {len(images)}")
+        raise ValueError(
+            f"Expected {LEAST_IMAGES} or more images as `representative_data`. Received: {len(images)}"
+        )
     if np.all(images == images[:1]):
         raise ValueError(
             "Expected `representative_data` with images that differ. Received: one image, "
@@ -115,7 +117,7 @@ def configure(
     converter.optimizations = [tf.lite.Optimize.DEFAULT]
     if quantize == "float16":
         converter.target_spec.supported_types = [tf.float16]
-    if quantize in CALIBRATED:
+    if quantize in CALIBRATED and images is not None:
         converter.representative_dataset = lambda: calibration(images, batch_size)
         integers = sets.EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8
         converter.target_spec.supported_ops = [sets.TFLITE_BUILTINS_INT8 if quantize == "int8" else integers]

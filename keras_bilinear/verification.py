@@ -278,9 +278,7 @@ def compared(
     )
 
 
-def check_gates(
-    report: KernelReport, gates: Gates, size: float, keras_accuracy: float | None, images: int
-) -> None:
+def check_gates(report: KernelReport, gates: Gates, size: float, keras_accuracy: float | None, images: int) -> None:
     """Raises a VerificationError for the first gate missed. `size`: of the largest output, 1 at least."""
     drop = 0.0 if report.accuracy is None or keras_accuracy is None else keras_accuracy - report.accuracy
     limits = [
