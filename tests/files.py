@@ -1,0 +1,63 @@
+"""Models with random weights, what their files must compute, and running such a file."""
+
+import numpy as np
+from ai_edge_litert.interpreter import Interpreter
+
+import keras_bilinear as kb
+from keras_bilinear.inference_graph import as_numpy
+
+# Float32 sums of at most 1,000 products of numbers below 1: rounding stays under 2e-6 (measured 6e-7), while any
+# exchanged axis, rank or class is off by 1e-2 or more.
+ATOL = 5e-6
+
+
+def random_model(kind, size=(7, 5), rank=2, units=3, use_bias=False, seed=0):
+    """A built model with random weights, so that no symmetry hides an exchanged axis."""
+    rng = np.random.default_rng(seed)
+    models = {
+        "BSR": lambda: kb.BilinearSoftmaxRegression(units, rank, use_bias=use_bias, input_shape=size),
+        "BLR": lambda: kb.BilinearLogisticRegression(rank, use_bias=use_bias, input_shape=size),
+        "LSR": lambda: kb.LinearSoftmaxRegression(units, use_bias=use_bias, input_shape=size),
+        "LLR": lambda: kb.LinearLogisticRegression(use_bias=use_bias, input_shape=size),
+    }
+    model = models[kind]()
+    K = model.units
+    if kind in ("BSR", "BLR"):
+        A, B = rng.normal(size=(rank, size[0], K)), rng.normal(size=(rank, size[1], K))
+        model.head.assign_factors(A / np.sqrt(size[0]), B / np.sqrt(size[1]))
+    else:
+        model.head.kernel.assign(rng.normal(size=(size[0] * size[1], K)) / np.sqrt(size[0]))
+    if use_bias:
+        model.head.bias.assign(rng.normal(size=K))
+    return model
+
+
+def random_images(model, T=40, seed=1):
+    return np.random.default_rng(seed).uniform(size=(T, *model.image_size)).astype("float32")
+
+
+def oracle(model, x, output):
+    """z_k = sum_mn W_kmn x_mn + bias_k and its squashing, in float64 NumPy."""
+    z = np.einsum("kmn,tmn->tk", weights(model), x.astype("float64"))
+    z = z if model.head.bias is None else z + as_numpy(model.head.bias)
+    if output == "logits":
+        return z
+    if model.units == 1:
+        return 1 / (1 + np.exp(-z))
+    e = np.exp(z - z.max(axis=1, keepdims=True))
+    return e / e.sum(axis=1, keepdims=True)
+
+
+def weights(model):
+    if hasattr(model, "factors"):
+        A, B = (factors.astype("float64") for factors in model.factors())
+        return sum(np.einsum("mk,nk->kmn", a, b) for a, b in zip(A, B, strict=True))
+    M, N = model.image_size
+    kernel = as_numpy(model.head.kernel).astype("float64")
+    return np.stack([kernel[:, k].reshape(M, N) for k in range(model.units)])
+
+
+def run(path, x, output="probabilities", batch=1):
+    """What an application gets: the file's signature, `batch` images a call."""
+    serve = Interpreter(str(path)).get_signature_runner("serving_default")
+    return np.concatenate([serve(image=x[t : t + batch])[output] for t in range(0, len(x), batch)])

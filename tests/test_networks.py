@@ -1,0 +1,201 @@
+"""Networks that contain bilinear layers, as files for the edge."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_bilinear as kb
+from keras_bilinear.export import export_saved_model, export_tflite
+from keras_bilinear.networks import float32_copy, in_float32
+from keras_bilinear.verification import VerificationError, verify_tflite
+from tests.files import random_model, run
+
+SIZE = (9, 8)
+
+
+def head(units=3, activation="softmax", use_bias=True):
+    return kb.BilinearDense(units, 2, activation=activation, use_bias=use_bias, left_initializer="glorot_uniform")
+
+
+def backbone(units=3):
+    """Convolution and normalisation with statistics of their own, the head in a model within the model."""
+    image = keras.Input((*SIZE, 1))
+    maps = keras.layers.Conv2D(1, 3, activation="relu")(image)
+    maps = keras.layers.BatchNormalization()(maps)
+    top = keras.Sequential([keras.Input((7, 6, 1)), head(units, "sigmoid" if units == 1 else "softmax")])
+    network = kb.AlternatingModel(image, top(maps))
+    for variable in network.variables:
+        if "moving" in variable.name or "bias" in variable.name:
+            variable.assign(np.random.default_rng(2).uniform(0.5, 2.0, variable.shape))
+    return network
+
+
+def sequential(units=3):
+    return keras.Sequential(
+        [keras.Input(SIZE), keras.layers.Rescaling(0.5), head(units), keras.layers.Activation("linear")]
+    )
+
+
+def two_heads(units=3):
+    image = keras.Input(SIZE)
+    flipped = keras.layers.Permute((2, 1))(image)
+    scores = keras.layers.Add()([head(units, None)(image), head(units, None, use_bias=False)(flipped)])
+    return keras.Model(image, keras.layers.Softmax()(scores))
+
+
+def frames(units=3):
+    """Five images in one, each with scores of its own, by the layer's own axes and by Keras' wrapper."""
+    image = keras.Input((5, *SIZE))
+    scores = keras.layers.Add()([head(units, None)(image), keras.layers.TimeDistributed(head(units, None))(image)])
+    return keras.Model(image, keras.layers.Softmax()(keras.layers.GlobalAveragePooling1D()(scores)))
+
+
+def plain_dense(units=3):
+    return kb.to_dense(random_model("BSR", SIZE, units=units))
+
+
+NETWORKS = [backbone, sequential, two_heads, frames, plain_dense]
+
+
+def pixels(network, T=40):
+    return np.random.default_rng(1).uniform(size=(T, *network.input_shape[1:])).astype("float32")
+
+
+@pytest.mark.parametrize("layout", ["factored", "merged"])
+@pytest.mark.parametrize("make", NETWORKS)
+def test_a_network_becomes_a_file(tmp_path, make, layout):
+    network = make()
+    x = pixels(network)
+    report = export_tflite(network, tmp_path / "m.tflite", layout=layout, validation_data=(x,))
+    np.testing.assert_allclose(run(report.path, x), network.predict(x, verbose=0), atol=5e-6)
+    assert not any(op.startswith("CUSTOM") or op.endswith("VARIABLE") for op in report.ops)
+
+
+def test_a_factored_head_stays_factored(tmp_path):
+    network = sequential()
+    factored, merged = (
+        export_tflite(network, tmp_path / "m.tflite", layout=layout) for layout in ("factored", "merged")
+    )
+    assert {"MUL", "SUM"} <= set(factored.ops)
+    assert "SUM" not in merged.ops
+    assert factored.parameters == 2 * (9 + 8) * 3 + 3
+    assert merged.parameters == 9 * 8 * 3 + 3
+
+
+@pytest.mark.parametrize("quantize", ["float16", "dynamic", "int8"])
+@pytest.mark.parametrize("make", [backbone, two_heads])
+@pytest.mark.filterwarnings("ignore:quantize='dynamic' has left")
+def test_a_quantised_network(tmp_path, make, quantize):
+    network = make()
+    x = pixels(network, T=100)
+    export_tflite(
+        network,
+        tmp_path / "m.tflite",
+        quantize,
+        representative_data=x[:50],
+        validation_data=(x[50:],),
+        labels=["a", "b", "c"],
+    )
+
+
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16", "float64"])
+def test_a_network_of_another_precision_becomes_float32(tmp_path, policy):
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(policy)
+    try:
+        network = backbone()
+    finally:
+        keras.config.set_dtype_policy(before)
+    x = pixels(network)
+    report = export_tflite(network, tmp_path / "m.tflite", validation_data=(x,))
+    assert not any(op.startswith("CUSTOM") for op in report.ops)
+    rounding = {"mixed_float16": 5e-3, "mixed_bfloat16": 3e-2, "float64": 5e-6}[policy]
+    np.testing.assert_allclose(run(report.path, x), network.predict(x, verbose=0).astype("float32"), atol=rounding)
+
+
+def test_a_binary_network_and_its_labels(tmp_path):
+    network = backbone(units=1)
+    x = pixels(network)
+    y = (network.predict(x, verbose=0)[:, 0] > 0.5).astype(int)
+    report = export_tflite(network, tmp_path / "m.tflite", labels=["no", "yes"], validation_data=(x, y))
+    assert report.verification.default.accuracy == 1.0
+
+
+def test_an_input_scale_and_images_without_a_channel_axis(tmp_path):
+    network = backbone()
+    x = pixels(network)
+    export_tflite(network, tmp_path / "m.tflite", input_scale=1 / 255, validation_data=(255 * x[..., 0],))
+    np.testing.assert_allclose(run(tmp_path / "m.tflite", 255 * x), network.predict(x, verbose=0), atol=5e-6)
+
+
+def test_a_network_becomes_a_saved_model(tmp_path):
+    network = backbone()
+    x = pixels(network)
+    export_saved_model(network, tmp_path / "m")
+    serve = tf.saved_model.load(str(tmp_path / "m")).signatures["serving_default"]
+    np.testing.assert_allclose(
+        serve(image=tf.constant(x))["probabilities"], network.predict(x, verbose=0), atol=5e-6
+    )
+
+
+def test_the_file_of_another_network_is_refused(tmp_path):
+    network = sequential()
+    export_tflite(sequential(), tmp_path / "m.tflite")
+    with pytest.raises(VerificationError, match=r"max \|difference\|"):
+        verify_tflite(tmp_path / "m.tflite", network, pixels(network))
+
+
+def test_operators_that_are_not_built_in_are_named(tmp_path):
+    image = keras.Input((4, 4))
+    scores = keras.layers.Concatenate()([keras.ops.det(image)[:, None], keras.ops.det(2 * image)[:, None]])
+    with pytest.raises(ValueError, match=r"built-in operators. Received: TF Select ops: MatrixDeterminant"):
+        export_tflite(keras.Model(image, scores), tmp_path / "m.tflite")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_weights_that_are_not_finite_are_refused(tmp_path):
+    for network in (backbone(), sequential(), plain_dense()):
+        first = network.trainable_variables[0]
+        first.assign(np.full(first.shape, np.nan))
+        with pytest.raises(ValueError, match="finite float32 weights"):
+            export_tflite(network, tmp_path / "m.tflite")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_exporting_leaves_the_network_as_it_was(tmp_path):
+    network = backbone()
+    x = pixels(network)
+    before = [variable.numpy() for variable in network.variables]
+    expected = network.predict(x, verbose=0)
+    export_tflite(network, tmp_path / "m.tflite")
+    for old, variable in zip(before, network.variables, strict=True):
+        np.testing.assert_array_equal(old, variable.numpy())
+    np.testing.assert_array_equal(network.predict(x, verbose=0), expected)
+
+
+def test_a_copy_computes_the_same_in_float32():
+    network = backbone()
+    copy = float32_copy(network)
+    x = pixels(network)
+    np.testing.assert_allclose(copy.predict(x, verbose=0), network.predict(x, verbose=0), atol=1e-6)
+    assert {variable.dtype for variable in copy.trainable_variables} == {"float32"}
+
+
+def test_only_floating_types_of_a_config_become_float32():
+    config = {
+        "dtype": {"class_name": "DTypePolicy"},
+        "layer": {"config": [{"dtype": "bfloat16"}, {"dtype": "int32"}]},
+    }
+    assert in_float32(config) == {
+        "dtype": "float32",
+        "layer": {"config": [{"dtype": "float32"}, {"dtype": "int32"}]},
+    }
+
+
+@pytest.mark.parametrize("T", [1, 5])
+def test_a_dynamic_batch(tmp_path, T):
+    network = two_heads()
+    x = pixels(network, T)
+    export_tflite(network, tmp_path / "m.tflite", batch_size=None, validation_data=(x,))
+    np.testing.assert_allclose(run(tmp_path / "m.tflite", x, batch=T), network.predict(x, verbose=0), atol=5e-6)
