@@ -1,0 +1,182 @@
+"""The C++ sources of a model: its bytes, its constants, and how TensorFlow Lite Micro runs it."""
+
+import re
+
+import numpy as np
+
+from keras_bilinear_export.micro_model import RESOLVER_METHODS, MicroModel
+
+BYTES_A_LINE = 16
+STORED = {
+    "float32": ("float", "f"),
+    "int8": ("int8_t", "int8"),
+    "uint8": ("uint8_t", "uint8"),
+    "int16": ("int16_t", "i16"),
+}
+"""C++ type of a tensor's numbers, and the member of `TfLiteTensor.data` that points to them."""
+
+
+def checked_prefix(name: str) -> str:
+    """`name` if every identifier that starts with it and an underscore is a valid one, or a ValueError.
+
+    No keyword is among those. A leading underscore or two in a row would be reserved in C++.
+    """
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*", name, re.ASCII):
+        raise ValueError(
+            "Expected `name` to start C++ identifiers: letters a to z, digits and single underscores between them, "
+            f"a letter first. Received: name={name!r}"
+        )
+    return name
+
+
+def header(model: MicroModel, prefix: str, arena: int) -> str:
+    """model.h: what the firmware sees. `arena`: the bytes measured with the reference kernels."""
+    M, N = model.image_size
+    low, high = model.input_range
+    guard = f"{prefix.upper()}_MODEL_H_"
+    names = ""
+    if model.labels is not None:
+        listed = "".join(f"    {c_string(label)},\n" for label in model.labels)
+        names = f"constexpr const char* {prefix}_labels[] = {{\n{listed}}};\n\n"
+    return f"""\
+// An image classifier for TensorFlow Lite Micro. Generated: write it anew rather than edit it.
+#ifndef {guard}
+#define {guard}
+
+#include <stddef.h>
+#include <stdint.h>
+
+// The TFLite file.
+constexpr size_t {prefix}_model_size = {len(model.content)};
+extern const unsigned char {prefix}_model[{prefix}_model_size];
+
+// The image, row by row, and the number of scores.
+constexpr int {prefix}_rows = {M};
+constexpr int {prefix}_columns = {N};
+constexpr int {prefix}_classes = {model.classes};
+
+// The least and the largest pixel that the file expects.
+constexpr float {prefix}_input_low = {c_float(low)};
+constexpr float {prefix}_input_high = {c_float(high)};
+
+// value = (stored number - zero point) * scale
+constexpr float {prefix}_input_scale = {c_float(model.image.scale)};
+constexpr int {prefix}_input_zero_point = {model.image.zero_point};
+constexpr float {prefix}_output_scale = {c_float(model.output.scale)};
+constexpr int {prefix}_output_zero_point = {model.output.zero_point};
+
+// Measured: {arena}, with the reference kernels and 64-bit pointers. CMSIS-NN on DSP cores: {model.scratch} more.
+constexpr size_t {prefix}_arena_size = {arena + model.scratch};
+
+{names}// Prepares the interpreter, once; false if the arena is too small for the kernels of this firmware.
+bool {prefix}_setup();
+
+// Scores of one image of {M} x {N} camera pixels, 0 to 255, which are spread over the file's range; after setup.
+bool {prefix}_classify(const uint8_t* pixels, float* scores);
+
+#endif  // {guard}
+"""
+
+
+def data(model: MicroModel, prefix: str) -> str:
+    """model.cc: the bytes of the file, aligned as a flatbuffer that is read in place must be."""
+    content = model.content
+    lines = [content[start : start + BYTES_A_LINE] for start in range(0, len(content), BYTES_A_LINE)]
+    listed = "\n".join("    " + " ".join(f"0x{byte:02x}," for byte in line) for line in lines)
+    return f"""\
+#include "model.h"
+
+alignas(16) const unsigned char {prefix}_model[{prefix}_model_size] = {{
+{listed}
+}};
+"""
+
+
+def example(model: MicroModel, prefix: str) -> str:
+    """classify.cc: the resolver with the file's own operators, setup and classification."""
+    methods = [RESOLVER_METHODS[operator] for operator in model.operators]
+    added = " ||\n      ".join(f"resolver.{method}() != 0" for method in methods)
+    image, member = STORED[model.image.dtype.name]
+    output, output_member = STORED[model.output.dtype.name]
+    return f"""\
+#include "model.h"
+
+#include <math.h>
+
+#include "tensorflow/lite/micro/micro_interpreter.h"
+#include "tensorflow/lite/micro/micro_mutable_op_resolver.h"
+#include "tensorflow/lite/schema/schema_generated.h"
+
+// Newer releases hold the classes in tflite::micro, older ones in tflite.
+namespace tflite {{
+namespace micro {{}}
+}}  // namespace tflite
+using namespace tflite;
+using namespace tflite::micro;
+
+namespace {{
+
+alignas(16) uint8_t arena[{prefix}_arena_size];
+MicroInterpreter* interpreter = nullptr;
+
+{stored_pixel(model, prefix, image)}
+}}  // namespace
+
+// A status of 0 is kTfLiteOk, in whichever namespace that is.
+bool {prefix}_setup() {{
+  if (interpreter != nullptr) return true;
+  static MicroMutableOpResolver<{len(methods)}> resolver;
+  if ({added}) {{
+    return false;
+  }}
+  static MicroInterpreter prepared(GetModel({prefix}_model), resolver, arena, {prefix}_arena_size);
+  if (prepared.AllocateTensors() != 0) return false;
+  interpreter = &prepared;
+  return true;
+}}
+
+bool {prefix}_classify(const uint8_t* pixels, float* scores) {{
+  if (interpreter == nullptr) return false;
+  {image}* input = interpreter->input(0)->data.{member};
+  for (int i = 0; i < {prefix}_rows * {prefix}_columns; ++i) input[i] = stored(pixels[i]);
+  if (interpreter->Invoke() != 0) return false;
+  const {output}* output = interpreter->output(0)->data.{output_member};
+  for (int k = 0; k < {prefix}_classes; ++k) {{
+    scores[k] = (output[k] - {prefix}_output_zero_point) * {prefix}_output_scale;
+  }}
+  return true;
+}}
+"""
+
+
+def stored_pixel(model: MicroModel, prefix: str, kind: str) -> str:
+    """The function from a camera's pixel to a number of the input, in the steps of `Tensor.quantized`."""
+    value = f"{prefix}_input_low + pixel * (({prefix}_input_high - {prefix}_input_low) / 255)"
+    if model.image.dtype == np.float32:
+        return f"""\
+float stored(uint8_t pixel) {{
+  return {value};
+}}
+"""
+    ends = np.iinfo(model.image.dtype)
+    return f"""\
+{kind} stored(uint8_t pixel) {{
+  const float value = {value};
+  const float step = floorf(value / {prefix}_input_scale + 0.5f) + {prefix}_input_zero_point;
+  return static_cast<{kind}>(step < {ends.min} ? {ends.min} : step > {ends.max} ? {ends.max} : step);
+}}
+"""
+
+
+def c_float(number: float | np.float32) -> str:
+    """A float literal that reads back as the same float32."""
+    return f"{float(number):.8e}f"
+
+
+def c_string(text: str) -> str:
+    """A string literal in ASCII: every byte of the UTF-8 text that is no plain character in octal.
+
+    Octal escapes end after three digits, whatever follows; a plain question mark could start a trigraph.
+    """
+    plain = {byte: chr(byte) for byte in range(0x20, 0x7F) if chr(byte) not in '"\\?'}
+    return '"' + "".join(plain.get(byte, f"\\{byte:03o}") for byte in text.encode()) + '"'

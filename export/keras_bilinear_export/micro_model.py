@@ -1,0 +1,201 @@
+"""What a microcontroller must know of a TFLite file, and whether TensorFlow Lite Micro can run it at all."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from keras_bilinear.litert import operators, runtime
+
+METADATA = "keras_bilinear"
+RESOLVER_METHODS = {
+    "ADD": "AddAdd",
+    "DEPTHWISE_CONV_2D": "AddDepthwiseConv2D",
+    "DEQUANTIZE": "AddDequantize",
+    "FULLY_CONNECTED": "AddFullyConnected",
+    "LOGISTIC": "AddLogistic",
+    "MUL": "AddMul",
+    "QUANTIZE": "AddQuantize",
+    "RESHAPE": "AddReshape",
+    "SOFTMAX": "AddSoftmax",
+    "SUM": "AddSum",
+}
+"""Operators that exported files can hold, and the method of `MicroMutableOpResolver` that registers each."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """Numbers as they lie in memory: value = (stored - zero_point) * scale, the identity for float32."""
+
+    dtype: np.dtype
+    scale: np.float32
+    zero_point: int
+
+    def quantized(self, values: np.ndarray) -> np.ndarray:
+        """float32 values as they are stored: at the nearest step, halves upwards, clipped to the type's range."""
+        if self.dtype == np.float32:
+            return values
+        ends = np.iinfo(self.dtype)
+        steps = np.floor(values / self.scale + np.float32(0.5)) + np.float32(self.zero_point)
+        return np.clip(steps, ends.min, ends.max).astype(self.dtype)
+
+    def dequantized(self, stored: np.ndarray) -> np.ndarray:
+        """Stored numbers as float32 values."""
+        return (stored.astype("float32") - np.float32(self.zero_point)) * self.scale
+
+
+@dataclass(frozen=True)
+class MicroModel:
+    """A TFLite file for one image of M x N pixels at a time and K outputs.
+
+    `input_range` are the least and the largest pixel the file expects. `labels` names the classes, or is None.
+    `scratch` are the bytes that CMSIS-NN asks for on top of the arena of the reference kernels.
+    """
+
+    content: bytes
+    image_size: tuple[int, int]
+    classes: int
+    image: Tensor
+    output: Tensor
+    operators: tuple[str, ...]
+    input_range: tuple[float, float]
+    labels: tuple[str, ...] | None
+    scratch: int
+
+
+def read_model(content: bytes) -> MicroModel:
+    """Reads a float32, int8 or int16x8 file written by `export_tflite`.
+
+    Raises:
+        ValueError: if it is no TFLite file, takes anything but one image a call, has an operator that is not among
+            `RESOLVER_METHODS`, is of the kind `dynamic` or `float16`, which TensorFlow Lite Micro does not run, or
+            has wrong metadata.
+        ImportError: if ai-edge-litert is not installed.
+    """
+    interpreter = litert_interpreter(content)
+    kinds = tuple(dict.fromkeys(operators(content)))
+    unknown = [kind for kind in kinds if kind not in RESOLVER_METHODS]
+    if unknown:
+        raise ValueError(f"Expected operators among {', '.join(RESOLVER_METHODS)}. Received: {', '.join(unknown)}")
+    file = runtime().schema_py_generated.ModelT.InitFromPackedBuf(content, 0)
+    check_kind(file)
+    image, output = single(interpreter.get_input_details()), single(interpreter.get_output_details())
+    shapes = [details["shape_signature"].tolist() for details in (image, output)]
+    if [len(shape) for shape in shapes] != [3, 2] or any(shape[0] != 1 for shape in shapes):
+        raise ValueError(f"Expected images (1, M, N) and outputs (1, K), batch_size=1. Received: {shapes}")
+    (_, M, N), (_, K) = shapes
+    metadata = read_metadata(file)
+    return MicroModel(
+        content=content,
+        image_size=(M, N),
+        classes=K,
+        image=tensor(image),
+        output=tensor(output),
+        operators=kinds,
+        input_range=input_range(metadata),
+        labels=labels(metadata, K),
+        scratch=cmsis_scratch(file),
+    )
+
+
+def litert_interpreter(content: bytes) -> Any:
+    """A LiteRT interpreter, which verifies the bytes; TensorFlow Lite Micro does not, and crashes on wrong ones."""
+    if not content:
+        raise ValueError("Expected a TFLite file. Received: an empty one")
+    try:
+        return runtime().interpreter.Interpreter(model_content=content)
+    except ValueError as error:
+        raise ValueError(f"Expected a TFLite file. Received: {error}") from error
+
+
+def check_kind(file: Any) -> None:
+    """Raises a ValueError for weights that TensorFlow Lite Micro cannot multiply."""
+    types = runtime().schema_py_generated.TensorType
+    if any(tensor.type == types.FLOAT16 for graph in file.subgraphs for tensor in graph.tensors):
+        raise unsupported("float16")
+    if any((image.type, weights.type) == (types.FLOAT32, types.INT8) for _, image, weights in products(file)):
+        raise unsupported("dynamic")
+
+
+def products(file: Any) -> Iterator[tuple[int, Any, Any]]:
+    """(builtin code, first input, second input) of every operator that has two."""
+    for graph in file.subgraphs:
+        for operator in graph.operators:
+            if len(operator.inputs) > 1:
+                kind = file.operatorCodes[operator.opcodeIndex]
+                first, second = (graph.tensors[index] for index in operator.inputs[:2])
+                yield max(kind.builtinCode, kind.deprecatedBuiltinCode), first, second
+
+
+def unsupported(quantize: str) -> ValueError:
+    """The error for a kind of file that the runtime refuses."""
+    return ValueError(
+        "Expected a float32, int8 or int16x8 file: TensorFlow Lite Micro prepares no other. "
+        f'Received: weights as quantize="{quantize}" writes them'
+    )
+
+
+def single(details: list[dict[str, Any]]) -> dict[str, Any]:
+    """The only input or output."""
+    if len(details) != 1:
+        raise ValueError(f"Expected one input and one output. Received: {[each['name'] for each in details]}")
+    return details[0]
+
+
+def tensor(details: dict[str, Any]) -> Tensor:
+    """How an input or output is stored; LiteRT gives float32 tensors a scale of 0."""
+    scale, zero_point = details["quantization"]
+    return Tensor(np.dtype(details["dtype"]), np.float32(scale if scale else 1.0), int(zero_point))
+
+
+def read_metadata(file: Any) -> dict[str, Any]:
+    """The JSON object that `export_tflite` leaves in the file, empty if there is none."""
+    entries = [entry for entry in file.metadata or [] if entry.name == METADATA.encode()]
+    if not entries:
+        return {}
+    try:
+        metadata = json.loads(bytes(file.buffers[entries[0].buffer].data).decode())
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"Expected JSON in the metadata {METADATA!r}. Received: {error}") from error
+    if not isinstance(metadata, dict):
+        raise ValueError(f"Expected a JSON object in the metadata {METADATA!r}. Received: {metadata!r}")
+    return metadata
+
+
+def input_range(metadata: dict[str, Any]) -> tuple[float, float]:
+    """The least and the largest pixel, 0 and 1 unless the file says otherwise."""
+    received = metadata.get("input_range") or [0.0, 1.0]
+    try:
+        low, high = (float(end) for end in received)
+    except (TypeError, ValueError):
+        low = high = 0.0
+    if not (np.isfinite([low, high]).all() and low < high):
+        raise ValueError(f"Expected an input_range of two numbers, low < high. Received: {received!r}")
+    return low, high
+
+
+def labels(metadata: dict[str, Any], K: int) -> tuple[str, ...] | None:
+    """The names of the classes: K of them, or two if K is 1 and the output is the probability of the second."""
+    received = metadata.get("labels")
+    if received is None:
+        return None
+    counts = {1, 2} if K == 1 else {K}
+    strings = isinstance(received, list) and all(isinstance(label, str) for label in received)
+    if not strings or len(received) not in counts or any("\0" in label for label in received):
+        raise ValueError(f"Expected {max(counts)} labels, strings without NUL. Received: {received!r}")
+    return tuple(received)
+
+
+def cmsis_scratch(file: Any) -> int:
+    """Bytes of scratch of CMSIS-NN on cores with DSP instructions: its int8 depthwise kernel takes two a weight."""
+    schema = runtime().schema_py_generated
+    return max(
+        (
+            2 * int(np.prod(weights.shape))
+            for code, image, weights in products(file)
+            if code == schema.BuiltinOperator.DEPTHWISE_CONV_2D and image.type == schema.TensorType.INT8
+        ),
+        default=0,
+    )
