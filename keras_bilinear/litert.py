@@ -40,16 +40,26 @@ def has_data(buffer: Any) -> bool:
 
 
 def metadata(content: bytes) -> dict[str, Any]:
-    """What `with_metadata` has written into a file; empty for any other file."""
+    """What `with_metadata` has written into a file; empty for any other file.
+
+    Raises:
+        ValueError: if the entry is there, but holds no JSON object.
+    """
     file = unpacked(content)
-    for entry in file.metadata or []:
-        if entry.name == METADATA.encode():
-            return json.loads(bytes(file.buffers[entry.buffer].data))
-    return {}
+    entries = [entry for entry in file.metadata or [] if entry.name == METADATA.encode()]
+    if not entries:
+        return {}
+    try:
+        facts = json.loads(bytes(file.buffers[entries[0].buffer].data))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"Expected JSON in the metadata {METADATA!r}. Received: {error}") from error
+    if not isinstance(facts, dict):
+        raise ValueError(f"Expected a JSON object in the metadata {METADATA!r}. Received: {facts!r}")
+    return facts
 
 
 def with_metadata(content: bytes, facts: dict[str, Any]) -> bytes:
-    """The same file with `facts` among its metadata; the same facts give the same bytes."""
+    """The same file with `facts` in place of those it had; the same facts give the same bytes."""
     import flatbuffers  # comes with LiteRT
 
     file, buffer, entry = unpacked(content), schema().BufferT(), schema().MetadataT()
@@ -57,7 +67,7 @@ def with_metadata(content: bytes, facts: dict[str, Any]) -> bytes:
     buffer.data = np.frombuffer(text.encode(), "uint8")
     entry.name, entry.buffer = METADATA, len(file.buffers)
     file.buffers.append(buffer)
-    file.metadata = [*(file.metadata or []), entry]
+    file.metadata = [*(old for old in file.metadata or [] if old.name != METADATA.encode()), entry]
     builder = flatbuffers.Builder(len(content) + len(buffer.data) + 1024)
     builder.Finish(file.Pack(builder), b"TFL3")
     return bytes(builder.Output())

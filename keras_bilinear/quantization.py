@@ -23,7 +23,7 @@ LEAST_IMAGES, MOST_IMAGES = 32, 512
 UNITS = 16.0
 """Pixels times the input scale should be around 1; by this factor or more off, they are in other units."""
 SATURATED = 50.0
-"""A lead of the first class over the second, in logits, that no trained model has on half of its images."""
+"""A lead of the first class over the second, in logits, that few models have on half of their images."""
 
 
 def lowered_for_integers(quantize: str | None) -> bool:
@@ -91,20 +91,27 @@ def check_units(images: np.ndarray, graph: InferenceGraph, input_scale: float | 
             f"Expected `representative_data` in the units of the file, pixels up to about {1 / input_scale:g} for "
             f"input_scale={input_scale:g}. {received}"
         )
-    z = graph.scores(tf.constant(images[:: len(images) // MOST_IMAGES + 1])).numpy()
+    if input_scale is not None or largest <= UNITS:
+        return
+    z = graph.scores(tf.constant(thinned(images))).numpy()
     lead = np.abs(z[:, 0]) if graph.units == 1 else np.diff(np.sort(z, axis=1)[:, -2:])[:, 0]
     if np.median(lead) > SATURATED:
         raise ValueError(
-            "Expected `representative_data` in the units the model was trained in: it is certain of the class of "
-            f"nearly every image, as if the pixels were far too large. {received}"
+            "Expected `representative_data` in the units the model was trained in, or an `input_scale`: on pixels "
+            f"this large it is certain of the class of nearly every image. {received}"
         )
 
 
 def calibration(images: np.ndarray, batch_size: int | None) -> Iterator[dict[str, np.ndarray]]:
     """Some of the images as the converter takes them: the named input, one batch of the file at a time."""
-    chosen = images[:: len(images) // MOST_IMAGES + 1]
+    chosen = thinned(images)
     for start in range(0, len(chosen), batch_size or 1):
         yield {"image": np.take(chosen, range(start, start + (batch_size or 1)), axis=0, mode="wrap")}
+
+
+def thinned(images: np.ndarray) -> np.ndarray:
+    """At most `MOST_IMAGES` of them, evenly spaced."""
+    return images[:: -(-len(images) // MOST_IMAGES)]
 
 
 def configure(

@@ -2,25 +2,25 @@
 
 import dataclasses
 import functools
-import json
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
-import flatbuffers
 import numpy as np
 import pytest
 import tensorflow as tf
-from ai_edge_litert import schema_py_generated as schema
 from ai_edge_litert.interpreter import Interpreter
 from keras_bilinear_export import firmware, microcontroller
 from keras_bilinear_export.micro_model import RESOLVER_METHODS, Tensor, read_model
 from keras_bilinear_export.microcontroller import arena_size, scores, write_firmware
 
 import keras_bilinear as kb
+from keras_bilinear import litert
 from keras_bilinear.litert import operators
+from tests.files import random_model
 
 pytest.importorskip("tflite_micro", reason="needs tflite-micro, whose wheels are for Linux on x86-64")
 
@@ -38,35 +38,16 @@ def trained(kind, rank, x, y):
     return model
 
 
-def converted(model, images, quantize=None, io="float32"):
-    """The bytes of a file of `model`, in the operators of its quantized form; `io`: type of input and output."""
-    A, B = (factors.astype("float32") for factors in model.factors())
-    (L, M, K), N = A.shape, B.shape[1]
-    columns = B.transpose(1, 0, 2).reshape(N, L * K)
-    rows = A.transpose(1, 0, 2)
+def exported(model, images, quantize=None, io="float32"):
+    """The bytes of a file of `model`; `io`: type of input and output."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = kb.export_tflite(model, Path(folder) / "m.tflite", quantize, representative_data=images, io=io)
+        return without_metadata(report.path.read_bytes())
 
-    def serve(image):
-        XB = tf.matmul(tf.reshape(image, (-1, N)), columns)
-        if K == 1:
-            z = tf.matmul(tf.reshape(XB, (-1, M * L)), rows.reshape(M * L, 1))
-            return {"probabilities": tf.sigmoid(z)}
-        z = tf.nn.depthwise_conv2d(tf.reshape(XB, (-1, M, L, K)), rows[..., None], [1, 1, 1, 1], "VALID")
-        return {"probabilities": tf.nn.softmax(tf.reshape(z, (-1, K)))}
 
-    module = tf.Module()
-    module.serve = tf.function(serve, input_signature=[tf.TensorSpec((1, M, N), tf.float32, name="image")])
-    converter = tf.lite.TFLiteConverter.from_concrete_functions([module.serve.get_concrete_function()], module)
-    if quantize is not None:
-        converter.optimizations = [tf.lite.Optimize.DEFAULT]
-    if quantize == "float16":
-        converter.target_spec.supported_types = [tf.float16]
-    if quantize in ("int8", "int16x8"):
-        kinds = tf.lite.OpsSet
-        sixteen = kinds.EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8
-        converter.representative_dataset = lambda: ([x[None]] for x in images)
-        converter.target_spec.supported_ops = [kinds.TFLITE_BUILTINS_INT8 if quantize == "int8" else sixteen]
-        converter.inference_input_type = converter.inference_output_type = getattr(tf, io)
-    return converter.convert()
+def without_metadata(content):
+    """The file under which none of the metadata of an export is found."""
+    return content.replace(b"keras_bilinear", b"of_other_tools")
 
 
 @pytest.fixture(scope="module")
@@ -83,22 +64,13 @@ def models(digits):
 def file(models, digits):
     """(K, quantize, io) -> the bytes of a file, converted once."""
     return functools.cache(
-        lambda K=10, quantize="int8", io="int8": converted(models[K], digits[0][:64], quantize, io)
+        lambda K=10, quantize="int8", io="int8": exported(models[K], digits[0][:64], quantize, io)
     )
 
 
-def with_metadata(content, **metadata):
-    """The file with the JSON that an export leaves in it."""
-    file = schema.ModelT.InitFromPackedBuf(content, 0)
-    file.metadata = [entry for entry in file.metadata or [] if entry.name != b"keras_bilinear"]
-    buffer, entry = schema.BufferT(), schema.MetadataT()
-    buffer.data = np.frombuffer(json.dumps(metadata).encode(), np.uint8)
-    entry.name, entry.buffer = "keras_bilinear", len(file.buffers)
-    file.buffers.append(buffer)
-    file.metadata.append(entry)
-    builder = flatbuffers.Builder()
-    builder.Finish(file.Pack(builder), b"TFL3")
-    return bytes(builder.Output())
+def with_metadata(content, **facts):
+    """The file with what an export says of it."""
+    return litert.with_metadata(content, facts)
 
 
 def function_file(function, *shape):
@@ -149,7 +121,7 @@ def test_int8_on_mnist_loses_no_accuracy_to_speak_of(mnist):
     (x, y), (x_test, y_test) = mnist["train"], mnist["test"]
     model = trained(kb.BilinearSoftmaxRegression, 4, x[:5000], y[:5000])
     by_keras = np.mean(model.predict(x_test, verbose=0).argmax(axis=1) == y_test)
-    on_tflm = np.mean(scores(converted(model, x[:64], "int8", "int8"), x_test).argmax(axis=1) == y_test)
+    on_tflm = np.mean(scores(exported(model, x[:64], "int8", "int8"), x_test).argmax(axis=1) == y_test)
     assert by_keras > 0.85
     assert by_keras - on_tflm <= 0.003
 
@@ -400,8 +372,7 @@ def test_a_file_cut_short(file):
 @pytest.mark.parametrize("quantize", ["float16", "dynamic"])
 def test_kinds_that_the_runtime_does_not_prepare(file, quantize):
     # At 8 x 8 the converter leaves so few weights in float32: a dynamic file would be none.
-    model = kb.BilinearSoftmaxRegression(10, 4, input_shape=(28, 28))
-    content = converted(model, None, quantize)
+    content = exported(random_model("BSR", (28, 28), 4, 10), None, quantize)
     with pytest.raises(ValueError, match=f'float32, int8 or int16x8 file.*quantize="{quantize}"'):
         read_model(content)
     # It does not, indeed.

@@ -221,7 +221,7 @@ FAULTY = [
         r"units of the file, pixels up to about 255 for input_scale=0.00392.*to 0.99",
     ),
     (255 * images(), {"input_scale": 1.0}, "units of the file, pixels up to about 1 "),
-    (1000 * images(), {}, "in the units the model was trained in.*pixels from .* to 99"),
+    (1000 * images(), {}, "in the units the model was trained in, or an `input_scale`.*pixels from .* to 99"),
 ]
 
 
@@ -237,6 +237,15 @@ def test_units_of_a_binary_model_are_checked_too(tmp_path):
         export_tflite(random_model("BLR"), tmp_path / "m.tflite", "int8", representative_data=1000 * images())
 
 
+def test_a_model_may_be_certain_and_may_take_large_pixels(tmp_path):
+    certain, large = random_model("BSR"), random_model("BSR")
+    A, B = certain.factors()
+    certain.head.assign_factors(100 * A, B)
+    large.head.assign_factors(A / 255, B)
+    export_tflite(certain, tmp_path / "m.tflite", "int8", representative_data=images())
+    export_tflite(large, tmp_path / "m.tflite", "int8", representative_data=255 * images())
+
+
 def test_images_with_a_channel_axis_are_taken(tmp_path):
     export_tflite(random_model("BSR"), tmp_path / "plain", "int8", representative_data=images())
     export_tflite(random_model("BSR"), tmp_path / "channel", "int8", representative_data=images()[..., None])
@@ -246,7 +255,8 @@ def test_images_with_a_channel_axis_are_taken(tmp_path):
 def test_many_images_are_thinned_out_evenly():
     many = np.arange(2000, dtype="float32").reshape(-1, 1, 1)
     taken = [int(batch["image"][0, 0, 0]) for batch in quantization.calibration(many, 1)]
-    assert 256 <= len(taken) <= quantization.MOST_IMAGES
+    assert len(taken) == 500 <= quantization.MOST_IMAGES
+    assert len(quantization.thinned(many[:512])) == 512
     assert set(np.diff(taken)) == {4}
     assert taken[0] == 0
 

@@ -1,15 +1,13 @@
 """What a microcontroller must know of a TFLite file, and whether TensorFlow Lite Micro can run it at all."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from keras_bilinear.litert import operators, runtime
+from keras_bilinear.litert import metadata, operators, runtime
 
-METADATA = "keras_bilinear"
 RESOLVER_METHODS = {
     "ADD": "AddAdd",
     "DEPTHWISE_CONV_2D": "AddDepthwiseConv2D",
@@ -86,7 +84,7 @@ def read_model(content: bytes) -> MicroModel:
     if [len(shape) for shape in shapes] != [3, 2] or any(shape[0] != 1 for shape in shapes):
         raise ValueError(f"Expected images (1, M, N) and outputs (1, K), batch_size=1. Received: {shapes}")
     (_, M, N), (_, K) = shapes
-    metadata = read_metadata(file)
+    facts = metadata(content)
     return MicroModel(
         content=content,
         image_size=(M, N),
@@ -94,8 +92,8 @@ def read_model(content: bytes) -> MicroModel:
         image=tensor(image),
         output=tensor(output),
         operators=kinds,
-        input_range=input_range(metadata),
-        labels=labels(metadata, K),
+        input_range=input_range(facts),
+        labels=labels(facts, K),
         scratch=cmsis_scratch(file),
     )
 
@@ -150,23 +148,9 @@ def tensor(details: dict[str, Any]) -> Tensor:
     return Tensor(np.dtype(details["dtype"]), np.float32(scale if scale else 1.0), int(zero_point))
 
 
-def read_metadata(file: Any) -> dict[str, Any]:
-    """The JSON object that `export_tflite` leaves in the file, empty if there is none."""
-    entries = [entry for entry in file.metadata or [] if entry.name == METADATA.encode()]
-    if not entries:
-        return {}
-    try:
-        metadata = json.loads(bytes(file.buffers[entries[0].buffer].data).decode())
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"Expected JSON in the metadata {METADATA!r}. Received: {error}") from error
-    if not isinstance(metadata, dict):
-        raise ValueError(f"Expected a JSON object in the metadata {METADATA!r}. Received: {metadata!r}")
-    return metadata
-
-
-def input_range(metadata: dict[str, Any]) -> tuple[float, float]:
+def input_range(facts: dict[str, Any]) -> tuple[float, float]:
     """The least and the largest pixel, 0 and 1 unless the file says otherwise."""
-    received = metadata.get("input_range") or [0.0, 1.0]
+    received = facts.get("input_range") or [0.0, 1.0]
     try:
         low, high = (float(end) for end in received)
     except (TypeError, ValueError):
@@ -176,9 +160,9 @@ def input_range(metadata: dict[str, Any]) -> tuple[float, float]:
     return low, high
 
 
-def labels(metadata: dict[str, Any], K: int) -> tuple[str, ...] | None:
+def labels(facts: dict[str, Any], K: int) -> tuple[str, ...] | None:
     """The names of the classes: K of them, or two if K is 1 and the output is the probability of the second."""
-    received = metadata.get("labels")
+    received = facts.get("labels")
     if received is None:
         return None
     counts = {1, 2} if K == 1 else {K}
