@@ -12,6 +12,7 @@ from keras_bilinear import bilinear_math as bm
 from keras_bilinear.alternation import AlternatingTraining, check_from_logits
 from keras_bilinear.arguments import non_negative, positive_integer
 from keras_bilinear.bilinear_math import Tensor
+from keras_bilinear.certificate import Certificate, certificate
 from keras_bilinear.data import (
     Batch,
     checked_batch,
@@ -355,6 +356,14 @@ class ImageRegression(AlternatingTraining, keras.Model):
         C = targets(ops.convert_to_tensor(batch.y), self.units, weight.dtype)
         V = bm.cross_entropy(self.logits(ops.convert_to_tensor(batch.x)), C, bm.normalised_weights(weight))
         return float(V + self.penalty())
+
+    def certificate(self, x: Any, y: Any, sample_weight: Any = None) -> Certificate:
+        """How far J on these images can be above the global optimum; see `keras_bilinear.certificate`.
+
+        Example:
+            >>> print(model.certificate(x, y))
+        """
+        return certificate(self, x, y, sample_weight)
 
     def weight_matrices(self) -> np.ndarray:
         """W (K, M, N): the filter that each class lays over the image."""

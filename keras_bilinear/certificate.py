@@ -1,0 +1,215 @@
+"""How far a fit can be from the global optimum: a lower bound on J that holds for every model, found by duality.
+
+J is not convex in the factors, but it is never below a function of W = sum_l a b^T alone that is convex:
+
+    sum          1/2 sum_l (|a_l|^2 + |b_l|^2)  >=  |W_k|_*                  (a_l, b_l balanced and orthogonal: equal)
+    product      1/2 sum_l |a_l|^2 |b_l|^2      >=  |W_k|_*^2 / (2 L)        (Cauchy-Schwarz over the L ranks)
+    frobenius    1/2 |sum_l a_l b_l^T|_F^2       =  1/2 |W_k|_F^2
+
+with the nuclear norm |W|_*, the sum of the singular values. V is convex in W, too, and by the conjugate of the
+log-partition it is the largest of functions that are linear in W,
+
+    V(W) = max over q of  sum_t w_t (H(q_t) + (q_t - c_t) . z_t),        H(q) = - sum_k q_k ln q_k,
+
+where each q_t is a distribution over the classes. Exchanging minimum and maximum, every q gives a lower bound
+
+    J >= sum_t w_t H(q_t) + sum_k min over W of (<G_k, W> + penalty of W),     G_k = sum_t w_t (q_tk - c_tk) X_t,
+
+and the inner minimum is known: for the sum penalty 0 if |G_k|_2 <= alpha and minus infinity otherwise, for the product
+penalty - L / (2 alpha) |G_k|_2^2, for the Frobenius one - 1 / (2 alpha) |G_k|_F^2, with the spectral norm |G|_2. At a
+global optimum the bound of its own predictions q = p is J itself. Elsewhere q is taken between the labels and the
+predictions, q = c + s (p - c), where G is s times the gradient dV/dW: s = 0 always is feasible, and at best s = 1.
+
+An unpenalised bias asks for sum_t w_t (q_t - c_t) = 0, so p is taken at the best bias for the present W.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from keras_bilinear import bilinear_math as bm
+from keras_bilinear.bilinear_math import Tensor
+from keras_bilinear.descent import Samples
+from keras_bilinear.losses import targets
+
+NEGLIGIBLE = 1e-2
+"""Singular values below this fraction of the largest of their class do not count for its effective rank."""
+BISECTIONS, NEWTON_STEPS = 12, 20
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What a fit proves about itself.
+
+    Attributes:
+        objective: J.
+        lower_bound: A number that the objective is above for all models of the same images, penalty and alpha: with
+            any rank for "sum" and "frobenius", with the same rank for "product".
+        ratios: (K,) 1 where no further bilinear form would lower J, above 1 where one would: |G_k|_2 over alpha
+            ("sum") or over alpha |W_k|_* / L ("product"); None for the others, which rule nothing out.
+        singular_values: (K, min(M, N)) of every W_k, falling.
+        effective_ranks: (K,) how many of them count: those above 1 % of the largest.
+        degrees_of_freedom: sum_k r (M + N - r) with the effective ranks, and K for a bias.
+        note: What the bound does and does not say.
+    """
+
+    objective: float
+    lower_bound: float
+    ratios: np.ndarray | None
+    singular_values: np.ndarray
+    effective_ranks: np.ndarray
+    degrees_of_freedom: int
+    note: str
+
+    @property
+    def gap(self) -> float:
+        """An upper bound on J - J*, never negative."""
+        return max(self.objective - self.lower_bound, 0.0)
+
+    @property
+    def ratio(self) -> float:
+        """The largest of `ratios`: at most 1, up to the tolerance of the fit, at a global optimum; NaN without any."""
+        return float("nan") if self.ratios is None else float(np.max(self.ratios))
+
+    def __str__(self) -> str:
+        share = self.gap / self.objective if self.objective else 0.0
+        ranks = ", ".join(map(str, self.effective_ranks))
+        ratio = "" if self.ratios is None else f", ratio {self.ratio:.4f}"
+        return (
+            f"J = {self.objective:.6f}, at most {self.gap:.2e} ({share:.1e} of it) above the optimum{ratio}\n"
+            f"effective ranks {ranks}; {self.degrees_of_freedom:,} degrees of freedom\n{self.note}"
+        )
+
+
+def certificate(model: Any, x: Any, y: Any, sample_weight: Any = None) -> Certificate:
+    """The certificate of a bilinear or linear model on its training images; `model.certificate` calls this.
+
+    Costs one product with the images for the logits, one for the gradient, and K thin SVDs of M x N matrices.
+
+    Args:
+        model: One of the four models of this package, built.
+        x: Images (T, M, N), as for `fit`: the bound is about J on these.
+        y: Labels, as for `fit`.
+        sample_weight: Weights (T,), as for `fit`.
+
+    Raises:
+        ValueError: as `fit` does, or if the model has no weights.
+    """
+    model.expect_built()
+    batch = model.checked(x, y, sample_weight)
+    X, weight = ops.convert_to_tensor(batch.x), ops.convert_to_tensor(batch.weight)
+    C = targets(ops.convert_to_tensor(batch.y), model.units, weight.dtype)
+    samples = Samples(C, bm.normalised_weights(weight))
+    z = model.logits(X)
+    J = float(bm.cross_entropy(z, *samples) + model.penalty())
+    if model.head.bias is not None:
+        z = z + ops.cast(best_bias_change(z, samples), z.dtype)
+    p = bm.probabilities(z)
+    G = gradient(X, samples, p)
+    W = model.weight_matrices()
+    sigma = np.linalg.svd(W, compute_uv=False)
+    bound = BOUNDS[model.penalty_name if hasattr(model, "penalty_name") else "frobenius"]
+    rank = getattr(model, "rank", min(W.shape[1:]))
+    dual, ratios, note = bound(samples, p, G, sigma, float(model.alpha), rank)
+    ranks = np.sum(sigma > NEGLIGIBLE * sigma[:, :1], axis=1)
+    freedom = int(np.sum(ranks * (sum(W.shape[1:]) - ranks))) + (0 if model.head.bias is None else model.units)
+    return Certificate(J, dual, ratios, sigma, ranks, freedom, note)
+
+
+def gradient(X: Tensor, samples: Samples, p: Tensor) -> np.ndarray:
+    """G_k = dV/dW_k, (K, M, N)."""
+    flat = ops.reshape(X, (-1, X.shape[1] * X.shape[2]))
+    return ops.convert_to_numpy(ops.matmul(ops.transpose(samples.residual(p)), flat)).reshape(-1, *X.shape[1:])
+
+
+def sum_bound(
+    samples: Samples, p: Tensor, G: np.ndarray, sigma: np.ndarray, alpha: float, rank: int
+) -> tuple[float, np.ndarray | None, str]:
+    """The largest s <= 1 for which every |s G_k|_2 <= alpha."""
+    steepest = np.linalg.norm(G, 2, axis=(1, 2))
+    if alpha == 0.0:
+        return entropy(samples, p, 0.0), None, NO_PENALTY
+    note = "J* is the least J of any rank."
+    return entropy(samples, p, min(1.0, alpha / max(steepest.max(), 1e-30))), steepest / alpha, note
+
+
+def product_bound(
+    samples: Samples, p: Tensor, G: np.ndarray, sigma: np.ndarray, alpha: float, rank: int
+) -> tuple[float, np.ndarray | None, str]:
+    """Every s is feasible."""
+    if alpha == 0.0:
+        return entropy(samples, p, 0.0), None, NO_PENALTY
+    steepest, allowed = np.linalg.norm(G, 2, axis=(1, 2)), alpha / rank * sigma.sum(axis=1)
+    ratios = np.divide(steepest, allowed, out=np.full_like(steepest, np.inf), where=allowed > 0)
+    note = f"J* is the least J of rank {rank}: the product penalty weighs 1 / L, so other ranks have another J."
+    return best_scale(samples, p, rank / (2 * alpha) * np.sum(steepest**2)), ratios, note
+
+
+def frobenius_bound(
+    samples: Samples, p: Tensor, G: np.ndarray, sigma: np.ndarray, alpha: float, rank: int
+) -> tuple[float, np.ndarray | None, str]:
+    """Every s is feasible. The optimum is that of the linear model, which has full rank."""
+    if alpha == 0.0:
+        return entropy(samples, p, 0.0), None, NO_PENALTY
+    note = (
+        "J* is the least J of the linear model with the same penalty, of full rank: the gap is what the rank costs and "
+        "what the fit lacks, and says not which. The sum and the product penalty tell."
+    )
+    return best_scale(samples, p, np.sum(G.astype("float64") ** 2) / (2 * alpha)), None, note
+
+
+BOUNDS = {"sum": sum_bound, "product": product_bound, "frobenius": frobenius_bound}
+NO_PENALTY = (
+    "Without a penalty (alpha = 0) there is no bound but the entropy of the labels, 0 for hard ones, and on separable "
+    "images no optimum."
+)
+
+
+def entropy(samples: Samples, p: Tensor, s: float | Tensor) -> float:
+    """sum_t w_t H(q_t) for q = c + s (p - c)."""
+    q = samples.targets + s * (p - samples.targets)
+    return float(ops.sum(samples.weights * ops.sum(surprise(q), axis=1)))
+
+
+def surprise(q: Tensor) -> Tensor:
+    """- q ln q for each class, with that of the other class added for K = 1."""
+    h = -q * ops.log(ops.maximum(q, 1e-30))
+    return h - (1 - q) * ops.log(ops.maximum(1 - q, 1e-30)) if q.shape[1] == 1 else h
+
+
+def best_scale(samples: Samples, p: Tensor, quadratic: float) -> float:
+    """The maximum over s in [0, 1] of sum_t w_t H(q_t) - s^2 quadratic, a concave function, by bisection."""
+    C, change = samples.targets, p - samples.targets
+
+    def slope(s: float) -> float:
+        q = ops.clip(C + s * change, 1e-30, 1.0)
+        odds = ops.log(q) - ops.log(ops.maximum(1 - q, 1e-30)) if q.shape[1] == 1 else ops.log(q)
+        return -float(ops.sum(samples.weights * ops.sum(change * odds, axis=1))) - 2 * s * quadratic
+
+    low, high = 0.0, 1.0
+    if slope(1.0) < 0:
+        for _ in range(BISECTIONS):
+            middle = (low + high) / 2
+            low, high = (middle, high) if slope(middle) > 0 else (low, middle)
+    else:
+        low = 1.0
+    return entropy(samples, p, low) - low**2 * float(quadratic)
+
+
+def best_bias_change(z: Tensor, samples: Samples) -> np.ndarray:
+    """What the bias lacks at the present W, (K,): Newton's method on a convex function of K numbers, in float64."""
+    z, C, w = (ops.convert_to_numpy(part).astype("float64") for part in (z, *samples))
+    change = np.zeros(z.shape[1])
+    for _ in range(NEWTON_STEPS):
+        e = np.exp(z + change - np.max(z + change, axis=1, keepdims=True))
+        p = 1 / (1 + np.exp(-(z + change))) if z.shape[1] == 1 else e / e.sum(axis=1, keepdims=True)
+        g = w @ (p - C)
+        H = np.diag(w @ p) - (w[:, None] * p).T @ p
+        # A shift of all K changes nothing: the smallest of the solutions.
+        step = np.linalg.lstsq(H, -g, rcond=1e-10)[0]
+        change += np.clip(step, -1.0, 1.0)
+        if np.abs(g).max() < 1e-12:
+            break
+    return change
