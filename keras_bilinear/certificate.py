@@ -2,8 +2,8 @@
 
 J is not convex in the factors, but it is never below a function of W = sum_l a b^T alone that is convex:
 
-    sum          1/2 sum_l (|a_l|^2 + |b_l|^2)  >=  |W_k|_*                  (a_l, b_l balanced and orthogonal: equal)
-    product      1/2 sum_l |a_l|^2 |b_l|^2      >=  |W_k|_*^2 / (2 L)        (Cauchy-Schwarz over the L ranks)
+    sum          1/2 sum_l (|a_l|^2 + |b_l|^2)  >=  |W_k|_*              equal for the balanced factors of an SVD
+    product      1/2 sum_l |a_l|^2 |b_l|^2      >=  |W_k|_*^2 / (2 L)    Cauchy-Schwarz over the L ranks
     frobenius    1/2 |sum_l a_l b_l^T|_F^2       =  1/2 |W_k|_F^2
 
 with the nuclear norm |W|_*, the sum of the singular values. V is convex in W, too, and by the conjugate of the
@@ -15,10 +15,11 @@ where each q_t is a distribution over the classes. Exchanging minimum and maximu
 
     J >= sum_t w_t H(q_t) + sum_k min over W of (<G_k, W> + penalty of W),     G_k = sum_t w_t (q_tk - c_tk) X_t,
 
-and the inner minimum is known: for the sum penalty 0 if |G_k|_2 <= alpha and minus infinity otherwise, for the product
-penalty - L / (2 alpha) |G_k|_2^2, for the Frobenius one - 1 / (2 alpha) |G_k|_F^2, with the spectral norm |G|_2. At a
-global optimum the bound of its own predictions q = p is J itself. Elsewhere q is taken between the labels and the
-predictions, q = c + s (p - c), where G is s times the gradient dV/dW: s = 0 always is feasible, and at best s = 1.
+and the inner minimum is known: for the sum penalty 0 if |G_k|_2 <= alpha and minus infinity otherwise, for the
+product penalty - L / (2 alpha) |G_k|_2^2, for the Frobenius one - 1 / (2 alpha) |G_k|_F^2, with the spectral norm
+|G|_2. At a global optimum the bound of its own predictions q = p is J itself. Elsewhere q is taken between the
+labels and the predictions, q = c + s (p - c), where G is s times the gradient dV/dW: s = 0 always is feasible, and at
+best s = 1.
 
 An unpenalised bias asks for sum_t w_t (q_t - c_t) = 0, so p is taken at the best bias for the present W.
 """
@@ -70,7 +71,7 @@ class Certificate:
 
     @property
     def ratio(self) -> float:
-        """The largest of `ratios`: at most 1, up to the tolerance of the fit, at a global optimum; NaN without any."""
+        """The largest of `ratios`: 1 at most, up to the tolerance of the fit, at an optimum; NaN without any."""
         return float("nan") if self.ratios is None else float(np.max(self.ratios))
 
     def __str__(self) -> str:
@@ -154,16 +155,16 @@ def frobenius_bound(
     if alpha == 0.0:
         return entropy(samples, p, 0.0), None, NO_PENALTY
     note = (
-        "J* is the least J of the linear model with the same penalty, of full rank: the gap is what the rank costs and "
-        "what the fit lacks, and says not which. The sum and the product penalty tell."
+        "J* is the least J of the linear model with the same penalty, of full rank: the gap is what the rank costs "
+        "and what the fit lacks, and does not say which. The sum and the product penalty tell."
     )
     return best_scale(samples, p, np.sum(G.astype("float64") ** 2) / (2 * alpha)), None, note
 
 
 BOUNDS = {"sum": sum_bound, "product": product_bound, "frobenius": frobenius_bound}
 NO_PENALTY = (
-    "Without a penalty (alpha = 0) there is no bound but the entropy of the labels, 0 for hard ones, and on separable "
-    "images no optimum."
+    "Without a penalty (alpha = 0) there is no bound but the entropy of the labels, 0 for hard ones, and on "
+    "separable images no optimum."
 )
 
 

@@ -91,3 +91,49 @@ def gram_schmidt(B):
             S = np.stack([B[m, :, k] / np.linalg.norm(B[m, :, k]) for m in range(l)], axis=1)
             B[l, :, k] -= S @ (S.T @ B[l, :, k])
     return B
+
+
+def convex_optimum(X, C, alpha, L=None, iterations=4000):
+    """The least V(W) + alpha sum_k |W_k|_*, or with L the least V(W) + alpha / (2 L) sum_k |W_k|_*^2.
+
+    By accelerated proximal gradient steps on W (K, M, N), which know nothing of factors.
+    """
+    T, M, N = X.shape
+    flat, K = X.reshape(T, -1), C.shape[1]
+    step = 2.0 * T / np.linalg.norm(flat, 2) ** 2  # the curvature of V is at most half that of the squared error
+
+    def likelihood(W):
+        z = flat @ W.reshape(K, -1).T
+        if K == 1:
+            p = 1 / (1 + np.exp(-z))
+            return np.mean(np.logaddexp(0, z) - C * z), p
+        top = z.max(axis=1, keepdims=True)
+        e = np.exp(z - top)
+        return np.mean(np.log(e.sum(axis=1)) + top[:, 0] - np.sum(C * z, axis=1)), e / e.sum(axis=1, keepdims=True)
+
+    def shrunk(s):
+        if L is None:
+            return np.maximum(s - step * alpha, 0)
+        c = step * alpha / L
+        active = np.arange(1, len(s) + 1)
+        thresholds = c * np.cumsum(s) / (1 + c * active)
+        return np.maximum(s - thresholds[np.sum(s > thresholds) - 1], 0)
+
+    def penalty(W):
+        norms = np.linalg.svd(W, compute_uv=False).sum(axis=1)
+        return alpha * np.sum(norms if L is None else norms**2 / (2 * L))
+
+    W = V = np.zeros((K, M, N))
+    t = 1.0
+    for _ in range(iterations):
+        _, p = likelihood(V)
+        G = ((p - C).T @ flat / T).reshape(K, M, N)
+        U, s, Vt = np.linalg.svd(V - step * G, full_matrices=False)
+        new = (U * np.stack([shrunk(row) for row in s])[:, None, :]) @ Vt
+        t_new = (1 + np.sqrt(1 + 4 * t * t)) / 2
+        # Start the momentum anew where it leads uphill.
+        uphill = np.sum((V - new) * (new - W)) > 0
+        t_new = 1.0 if uphill else t_new
+        V = new + (0.0 if uphill else (t - 1) / t_new) * (new - W)
+        W, t = new, t_new
+    return likelihood(W)[0] + penalty(W)

@@ -1,0 +1,187 @@
+"""The certificate against the convex problem solved on its own, and where it must not certify."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_bilinear as kb
+from keras_bilinear.certificate import best_bias_change, certificate
+from keras_bilinear.descent import Samples
+from tests import reference
+from tests.problems import one_hot, planted
+
+pytestmark = pytest.mark.filterwarnings("ignore::keras_bilinear.callbacks.ConvergenceWarning")
+
+
+def fitted(x, y, L, penalty, alpha=3e-3, units=10, sample_weight=None, **settings):
+    """A fit to the last digit that float32 gives."""
+    settings = {"alpha": alpha, "penalty": penalty, "seed": 0, **settings}
+    model = (
+        kb.BilinearLogisticRegression(L, **settings)
+        if units == 1
+        else kb.BilinearSoftmaxRegression(units, L, **settings)
+    )
+    model.compile(kb.BlockLineSearch(tolerance=0.0), jit_compile=False)
+    stop = kb.callbacks.BlockConvergence(rtol=1e-7)
+    model.fit(x, y, epochs=60, verbose=0, sample_weight=sample_weight, callbacks=[stop])
+    return model
+
+
+@pytest.fixture(scope="module")
+def digits600(digits):
+    x, y = digits
+    return x[:600], y[:600]
+
+
+# Optimal fits ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("penalty", "L", "J"),
+    [("sum", 3, 0.321800), ("sum", 5, 0.321800), ("product", 3, 0.337014), ("product", 5, 0.260151)],
+)
+def test_a_global_optimum_is_certified(digits600, penalty, L, J):
+    proof = fitted(*digits600, L, penalty).certificate(*digits600)
+    assert proof.objective == pytest.approx(J, abs=1e-5)
+    assert proof.ratio <= 1.005
+    assert 0 <= proof.gap <= 2e-3 * J
+    assert proof.lower_bound <= J + 1e-6
+
+
+@pytest.mark.parametrize(("penalty", "L"), [("sum", None), ("product", 3)])
+def test_the_optimum_is_that_of_the_convex_problem(digits600, penalty, L):
+    x, y = digits600
+    star = reference.convex_optimum(x, one_hot(y, 10), 3e-3, L)
+    proof = fitted(x, y, 3, penalty).certificate(x, y)
+    assert proof.objective == pytest.approx(star, rel=1e-4)
+    assert proof.lower_bound <= star * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("penalty", ["sum", "product"])
+@pytest.mark.parametrize("units", [1, 3])
+def test_planted_problems_with_and_without_bias(units, penalty):
+    x, y, *_ = planted(K=units, L=1, T=300)
+    x = x.astype("float32")
+    star = reference.convex_optimum(x, one_hot(y, units), 0.05, None if penalty == "sum" else 5)
+    for use_bias in (False, True):
+        proof = fitted(x, y, 5, penalty, alpha=0.05, units=units, use_bias=use_bias).certificate(x, y)
+        assert proof.gap <= 1e-3 * proof.objective
+        assert proof.lower_bound <= star * (1 + 1e-5), "a bias can only lower J"
+
+
+# Fits that are not ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("L", "true_gap"), [(1, 0.07278), (2, 0.00369)])
+def test_too_low_a_rank_is_not_certified(digits600, L, true_gap):
+    proof = fitted(*digits600, L, "sum").certificate(*digits600)
+    assert proof.ratio > 1.3
+    assert proof.gap >= true_gap
+
+
+@pytest.mark.parametrize("penalty", ["sum", "product", "frobenius"])
+@pytest.mark.parametrize("seed", range(5))
+def test_the_bound_holds_anywhere(digits600, penalty, seed):
+    """For random factors, far from any optimum."""
+    x, y = digits600
+    rng = np.random.default_rng(seed)
+    model = kb.BilinearSoftmaxRegression(10, 3, alpha=3e-3, penalty=penalty, input_shape=(8, 8))
+    model.head.assign_factors(*(0.5 * seed * rng.normal(size=(3, 8, 10)) for _ in "AB"))
+    proof = model.certificate(x, y)
+    star = {"sum": 0.321800, "product": 0.337014, "frobenius": 0.380112}[penalty]
+    assert proof.lower_bound <= star
+    assert proof.objective >= star
+    if penalty != "frobenius":
+        assert proof.ratio > 1
+
+
+def test_weights_of_samples_are_weights_of_the_bound(digits600):
+    x, y = digits600
+    weight = np.random.default_rng(0).integers(0, 3, len(x)).astype("float32")
+    proof = fitted(x, y, 3, "sum", sample_weight=weight).certificate(x, y, weight)
+    repeated = np.repeat(np.arange(len(x)), weight.astype(int))
+    # The same images written down as often as they weigh, and alpha scaled as their number.
+    share = len(repeated) / len(x)
+    same = fitted(x[repeated], y[repeated], 3, "sum", alpha=3e-3 / share).certificate(x[repeated], y[repeated])
+    assert proof.objective == pytest.approx(share * same.objective, rel=1e-4)
+    assert proof.gap <= 2e-3 * proof.objective
+    assert proof.ratio == pytest.approx(same.ratio, abs=1e-2)
+
+
+# What can be said otherwise -------------------------------------------------------------------------------------
+
+
+def test_the_frobenius_penalty_is_measured_by_the_linear_model(digits600):
+    x, y = digits600
+    linear = kb.LinearSoftmaxRegression(10, alpha=3e-3)
+    linear.compile(kb.BlockLineSearch(tolerance=0.0))
+    linear.fit(x, y, epochs=3, verbose=0)
+    exact = linear.certificate(x, y)
+    assert exact.gap <= 1e-4 * exact.objective
+    low = fitted(x, y, 2, "frobenius").certificate(x, y)
+    assert low.ratios is None
+    assert np.isnan(low.ratio)
+    assert low.lower_bound <= exact.objective * (1 + 1e-6)
+    assert low.gap >= low.objective - exact.objective
+    assert "linear model" in low.note
+
+
+@pytest.mark.parametrize("penalty", ["sum", "product", "frobenius"])
+def test_without_a_penalty_only_the_labels_bound_J(digits600, penalty):
+    x, y = digits600
+    model = kb.BilinearSoftmaxRegression(10, 2, alpha=0.0, penalty=penalty, seed=0)
+    model.fit(x, y, epochs=2, verbose=0)
+    proof = model.certificate(x, y)
+    assert (proof.lower_bound, proof.gap, proof.ratios) == (0.0, proof.objective, None)
+    assert "alpha = 0" in proof.note
+    soft = 0.9 * one_hot(y, 10) + 0.01
+    assert model.certificate(x, soft).lower_bound == pytest.approx(
+        -(0.91 * np.log(0.91) + 0.09 * np.log(0.01)), rel=1e-5
+    )
+
+
+def test_an_unfitted_model_is_certified_for_a_large_alpha(digits600):
+    """W = 0 is the optimum once alpha exceeds every |G_k|_2 there."""
+    x, y = digits600
+    model = kb.BilinearSoftmaxRegression(10, 2, alpha=10.0, penalty="sum", input_shape=(8, 8))
+    model.head.assign_factors(np.zeros((2, 8, 10)), np.zeros((2, 8, 10)))
+    proof = model.certificate(x, y)
+    assert proof.gap <= 1e-6
+    assert proof.ratio < 1
+    assert proof.effective_ranks.tolist() == [0] * 10
+    assert proof.degrees_of_freedom == 0
+
+
+def test_ranks_and_degrees_of_freedom():
+    x, y, A, B = planted(K=3, L=2, M=6, N=5)
+    A = A.copy()
+    A[1, :, 0] = 0.0
+    model = kb.BilinearSoftmaxRegression(3, 4, alpha=0.1, use_bias=True, input_shape=(6, 5))
+    model.head.assign_factors(np.concatenate([A, np.zeros_like(A)]), np.concatenate([B, np.zeros_like(B)]))
+    proof = model.certificate(x, y)
+    assert proof.effective_ranks.tolist() == [1, 2, 2]
+    assert proof.degrees_of_freedom == 1 * (11 - 1) + 2 * 2 * (11 - 2) + 3
+    W = np.einsum("lmk,lnk->kmn", A, B)
+    np.testing.assert_allclose(proof.singular_values, np.linalg.svd(W, compute_uv=False), atol=1e-5)
+    assert str(proof).splitlines()[1] == "effective ranks 1, 2, 2; 49 degrees of freedom"
+
+
+@pytest.mark.parametrize("K", [1, 4])
+def test_the_best_bias(K):
+    rng = np.random.default_rng(0)
+    z = 3 * rng.normal(size=(200, K))
+    C = one_hot(rng.integers(0, max(K, 2), 200), K)
+    w = rng.uniform(size=200) / 200
+    change = best_bias_change(keras.ops.convert_to_tensor(z), Samples(C, w))
+    shifted = z + change
+    p = 1 / (1 + np.exp(-shifted)) if K == 1 else np.exp(shifted) / np.exp(shifted).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(w @ (p - C), 0, atol=1e-10)
+
+
+def test_faulty_data_is_refused(digits600):
+    x, y = digits600
+    with pytest.raises(ValueError, match="Expected a model with weights"):
+        certificate(kb.BilinearSoftmaxRegression(10, 2), x, y)
+    model = kb.BilinearSoftmaxRegression(10, 2, input_shape=(8, 8))
+    with pytest.raises(ValueError, match="one label for each image"):
+        model.certificate(x, y[:10])
