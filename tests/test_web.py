@@ -175,13 +175,13 @@ def describe(path, **entry):
 def test_drawn_digits(page, model, tmp_path, device, pointer, scheme):
     page.show("model.tflite", device=device, scheme=scheme)
     for name, points in {"1": ONE, "0": ZERO, "7": SEVEN}.items():
+        page.click(selector="#clear")
+        page.wait(until="document.getElementById('announcement').textContent === ''")
         page.stroke(points=points, pointer=pointer)
         answer, percent = page.answer()
         assert answer == name
         assert percent > 50
-        page.screenshot(path=str(tmp_path / f"{device}-{scheme}-{name}.png"))
-        page.click(selector="#clear")
-        page.wait(until="document.getElementById('announcement').textContent === ''")
+    page.screenshot(path=str(tmp_path / f"{device}-{scheme}.png"))
     assert "ms" in page.text("latency")
 
 
@@ -290,7 +290,7 @@ def test_other_models_sizes_and_ranges(page, model, tmp_path):
         describe(path, labels=labels, input_range=[0, 1 / options.get("input_scale", 1)])
         page.choose(selector="#open-model", file=str(path))
         page.wait(until=f"document.getElementById('facts').textContent.startsWith('{path.name} ')")
-        assert f"{M} × {N} pixels" in page.text("facts")
+        assert f"{M} \N{MULTIPLICATION SIGN} {N} pixels" in page.text("facts")
 
         x = rng.uniform(size=(20, M, N)).astype("float32")
         expected = keras.ops.convert_to_numpy(other(x))
@@ -421,8 +421,7 @@ FAULTY = {
     ),
     "four": (
         lambda path, model: kb.export_tflite(model, path, batch_size=4),
-        "four.tflite takes 4 images at a time, and the web runtime needs exactly one. "
-        "Export it with batch_size=1.",
+        "four.tflite takes 4 images at a time, and the web runtime needs exactly one. Export it with batch_size=1.",
     ),
     "labels": (
         lambda path, model: labelled(path, model, ["one", "two"]),
@@ -432,7 +431,8 @@ FAULTY = {
         lambda path, model: write_keras_model(
             path, keras.Sequential([keras.Input((4,), batch_size=1, name="x"), keras.layers.Dense(2)])
         ),
-        "kind.tflite is another kind of model: it maps x (1 × 4) to output_0 (1 × 2), "
+        "kind.tflite is another kind of model: it maps x (1 \N{MULTIPLICATION SIGN} 4) to "
+        "output_0 (1 \N{MULTIPLICATION SIGN} 2), "
         "not one grey image to its classes.",
     ),
 }

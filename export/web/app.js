@@ -134,12 +134,10 @@ function showModel() {
   element("facts").textContent = [
     name,
     `${(bytes / 1000).toFixed(1)} kB`,
-    quantize === null ? "float32" : quantize,
+    quantize,
     `${M} × ${N} pixels`,
     `${labels.length} classes`,
-  ]
-    .filter((fact) => fact !== undefined)
-    .join(" · ");
+  ].join(" · ");
   document.body.classList.add("loaded");
 }
 

@@ -26,6 +26,7 @@ async function start() {
 export class Classifier {
   #core;
   #model;
+  #shape;
   #output;
   #range;
 
@@ -47,21 +48,21 @@ export class Classifier {
   }
 
   constructor(core, model, bytes, name) {
-    const { M, N, K, output } = signature(model, name);
-    const { input_range: range = [0, 1], labels, quantize } = entry(bytes, name);
+    const { shape, K, output } = signature(model, name);
+    const { input_range, labels, quantize } = entry(bytes, name);
     const classes = Math.max(K, 2);
-    if (labels !== undefined && labels.length !== classes) {
+    if (labels && labels.length !== classes) {
       throw new ModelError(`${name} has ${labels.length} labels for ${classes} classes.`);
     }
     this.#core = core;
     this.#model = model;
+    this.#shape = shape;
     this.#output = output;
-    this.#range = range;
-    this.M = M;
-    this.N = N;
+    this.#range = input_range ?? [0, 1];
+    [, this.M, this.N] = shape;
     this.name = name;
     this.bytes = bytes.length;
-    this.quantize = quantize; // undefined where the file does not say
+    this.quantize = quantize ?? "float32";
     this.labels = labels ?? Array.from({ length: classes }, (_, k) => String(k));
   }
 
@@ -74,7 +75,7 @@ export class Classifier {
     const start = performance.now();
     const image = new this.#core.Tensor(
       pixels.map((pixel) => low + (high - low) * pixel),
-      [1, this.M, this.N],
+      this.#shape,
     );
     const results = await this.#model.run([image]).finally(() => image.delete());
     const scores = [...(await results[0].data())];
@@ -88,27 +89,28 @@ export class Classifier {
   }
 }
 
-/** The sizes and the output of a file's only signature, if it is one of keras_bilinear that can run here. */
+/** Shape of the image, number of scores and name of the output, if this page can run the file's signature. */
 function signature(model, name) {
   const [image, ...otherInputs] = model.getInputDetails();
   const [scores, ...otherOutputs] = model.getOutputDetails();
   const single = otherInputs.length === 0 && otherOutputs.length === 0;
   const named = image?.name === "image" && ["probabilities", "logits"].includes(scores?.name);
-  if (!single || !named || image.shape.length !== 3 || scores.shape.length !== 2) {
+  const grey = image?.shape.length === 3 || (image?.shape.length === 4 && image.shape[3] === 1);
+  if (!single || !named || !grey || scores.shape.length !== 2) {
     const described = [...model.getInputDetails(), "to", ...model.getOutputDetails()]
       .map((tensor) => (tensor === "to" ? tensor : `${tensor.name} (${[...tensor.shape].join(" × ")})`))
       .join(" ");
     throw new ModelError(`${name} is another kind of model: it maps ${described}, not one grey image to its classes.`);
   }
   if (image.dtype !== "float32" || scores.dtype !== "float32") throw new ModelError(notFloat(name, image.dtype));
-  const [batch, M, N] = image.shape;
+  const [batch] = image.shape;
   if (batch !== 1) {
     const received = batch < 0 ? "any number of images" : `${batch} images`;
     throw new ModelError(
       `${name} takes ${received} at a time, and the web runtime needs exactly one. Export it with batch_size=1.`,
     );
   }
-  return { M, N, K: scores.shape[1], output: scores.name };
+  return { shape: [...image.shape], K: scores.shape[1], output: scores.name };
 }
 
 function entry(bytes, name) {
