@@ -12,22 +12,16 @@ import venv
 import zlib
 from pathlib import Path
 
-import flatbuffers
 import numpy as np
 import pytest
 import tensorflow as tf
-from ai_edge_litert import schema_py_generated as schema
 from PIL import Image
 
 import keras_bilinear as kb
-from keras_bilinear.inference_graph import inference_graph
+from tests.quantized_files import add_metadata, write_quantized
 
 RUNNER = Path(kb.__file__).parents[1] / "export" / "device" / "classify.py"
 NAMES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "neuf é"]
-INT8, INT16X8 = (
-    tf.lite.OpsSet.TFLITE_BUILTINS_INT8,
-    (tf.lite.OpsSet.EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8),
-)
 
 
 @pytest.fixture(scope="session")
@@ -41,30 +35,6 @@ def classify():
 
 
 # Real files -----------------------------------------------------------------------------------------------------
-
-
-def write_quantized(model, path, images, dtype, ops=INT8, input_scale=None):
-    """A fully quantized file with inputs and outputs of `dtype`, calibrated on `images`."""
-    module, serve = inference_graph(model, "merged", "probabilities", input_scale).traced(1)
-    converter = tf.lite.TFLiteConverter.from_concrete_functions([serve], module)
-    converter.optimizations = [tf.lite.Optimize.DEFAULT]
-    converter.representative_dataset = lambda: ([image[np.newaxis]] for image in images.astype("float32"))
-    converter.target_spec.supported_ops = [ops]
-    converter.inference_input_type = converter.inference_output_type = dtype
-    path.write_bytes(converter.convert())
-
-
-def add_metadata(path, text):
-    """Adds the exporter's note to a file."""
-    model = schema.ModelT.InitFromPackedBuf(path.read_bytes(), 0)
-    buffer, entry = schema.BufferT(), schema.MetadataT()
-    buffer.data = np.frombuffer(text.encode(), np.uint8)
-    entry.name, entry.buffer = "keras_bilinear", len(model.buffers)
-    model.buffers.append(buffer)
-    model.metadata.append(entry)
-    builder = flatbuffers.Builder()
-    builder.Finish(model.Pack(builder), b"TFL3")
-    path.write_bytes(bytes(builder.Output()))
 
 
 @pytest.fixture(scope="session")
@@ -92,7 +62,7 @@ def device(tmp_path_factory, digits):
     write_quantized(bsr, path("int8"), train[:100], tf.int8)
     write_quantized(bsr, path("int8_float"), train[:100], tf.float32)
     write_quantized(bsr, path("uint8"), x[:100], tf.uint8, input_scale=1 / 255)
-    write_quantized(bsr, path("int16"), train[:100], tf.int16, INT16X8)
+    write_quantized(bsr, path("int16"), train[:100], tf.int16)
     write_quantized(blr, path("blr_int8"), train[:100], tf.int8)
     add_metadata(path("logits"), json.dumps({"labels": NAMES, "output": "logits", "quantize": None}))
     add_metadata(path("blr"), json.dumps({"labels": ["other", "three"]}))
