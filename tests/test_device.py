@@ -1,0 +1,639 @@
+"""The runner for devices: compared with Keras and with Pillow, here and where TensorFlow is not installed."""
+
+import importlib.util
+import io
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import venv
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+import keras_bilinear as kb
+from tests.quantized_files import add_metadata, write_quantized
+
+RUNNER = Path(kb.__file__).parents[1] / "export" / "device" / "classify.py"
+NAMES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "neuf é"]
+
+
+@pytest.fixture(scope="session")
+def classify():
+    """The runner as a module."""
+    spec = importlib.util.spec_from_file_location("classify", RUNNER)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["classify"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+# Real files -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def device(tmp_path_factory, digits):
+    """What is copied to a device: the runner, its checks, files of real models, images, probabilities of Keras."""
+    folder = tmp_path_factory.mktemp("device")
+    shutil.copy(RUNNER, folder)
+    shutil.copy(Path(__file__).with_name("device_checks.py"), folder / "test_on_device.py")
+    x, y = digits
+    x = np.round(255 * x[:, :, :7]).astype("uint8")  # Not square: an exchange of the axes would show.
+    train, test = x[:1000] / np.float32(255), x[-60:]
+    bsr = kb.BilinearSoftmaxRegression(10, rank=2, alpha=1e-3, seed=0)
+    bsr.fit(train, y[:1000], epochs=3, verbose=0)
+    blr = kb.BilinearLogisticRegression(rank=1, alpha=1e-3, use_bias=True, seed=0)
+    blr.fit(train, y[:1000] == 3, epochs=3, verbose=0)
+
+    def path(name):
+        return folder / f"{name}.tflite"
+
+    kb.export_tflite(bsr, path("bsr"))
+    kb.export_tflite(bsr, path("logits"), output="logits", batch_size=None)
+    kb.export_tflite(bsr, path("sixteen"), layout="merged", batch_size=16, input_scale=1 / 255)
+    kb.export_tflite(blr, path("blr"))
+    kb.export_tflite(blr, path("blr_logits"), output="logits")
+    write_quantized(bsr, path("int8"), train[:100], tf.int8)
+    write_quantized(bsr, path("int8_float"), train[:100], tf.float32)
+    write_quantized(bsr, path("uint8"), x[:100], tf.uint8, input_scale=1 / 255)
+    write_quantized(bsr, path("int16"), train[:100], tf.int16)
+    write_quantized(blr, path("blr_int8"), train[:100], tf.int8)
+    add_metadata(path("logits"), json.dumps({"labels": NAMES, "output": "logits", "quantize": None}))
+    add_metadata(path("blr"), json.dumps({"labels": ["other", "three"]}))
+    for name in ("uint8", "sixteen"):
+        add_metadata(path(name), json.dumps({"input_range": [0.0, 255.0], "labels": NAMES}))
+
+    # Rounding in float32; steps of 1/256 in weights, activations and output; 16-bit activations, 8-bit weights.
+    tolerances = dict.fromkeys(("int8", "int8_float", "uint8", "blr_int8", "int16"), 0.03)
+    labels = {"blr": ["other", "three"], "blr_logits": ["0", "1"], "blr_int8": ["0", "1"]}
+    labels |= dict.fromkeys(("logits", "sixteen", "uint8"), NAMES)
+    cases = {}
+    for file in folder.glob("*.tflite"):
+        model = blr if file.stem.startswith("blr") else bsr
+        np.save(file.with_suffix(".npy"), model.predict(test / np.float32(255), verbose=0))
+        cases[file.stem] = {
+            "tolerance": tolerances.get(file.stem, 5e-6),
+            "labels": labels.get(file.stem, [str(k) for k in range(10)]),
+            "input_range": [0.0, 255.0] if file.stem in ("uint8", "sixteen") else [0.0, 1.0],
+        }
+    (folder / "cases.json").write_text(json.dumps(cases))
+    np.save(folder / "images.npy", test)
+    np.save(folder / "image.npy", test[0])
+    Image.fromarray(test[0]).save(folder / "image.png")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def python_without_tensorflow(tmp_path_factory):
+    """The Python of a virtual environment with ai-edge-litert, NumPy and pytest only."""
+    folder = tmp_path_factory.mktemp("venv")
+    venv.create(folder, with_pip=True)
+    python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
+    install = [
+        python,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--retries",
+        "1",
+        "ai-edge-litert>=1.4",
+        "numpy",
+        "pytest",
+    ]
+    done = subprocess.run(install, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"pip cannot install ai-edge-litert, NumPy and pytest: {done.stderr.strip()[-200:]}")
+    return python
+
+
+def run(python, *arguments, cwd, **environment):
+    """The finished process, without the packages of the environment that runs these tests."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [python, *map(str, arguments)]
+    return subprocess.run(
+        command, cwd=cwd, env={**kept, **environment}, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+def check_on_device(python, folder):
+    done = run(python, "-m", "pytest", "-q", "-W", "error", "test_on_device.py", cwd=folder)
+    assert done.returncode == 0, done.stdout
+    cases = len(json.loads((folder / "cases.json").read_text()))
+    assert f"{2 * cases + 1} passed" in done.stdout
+
+
+def test_here(device):
+    check_on_device(sys.executable, device)
+
+
+def test_where_tensorflow_is_not_installed(device, python_without_tensorflow):
+    for package in ("tensorflow", "keras", "keras_bilinear", "PIL"):
+        assert "ModuleNotFoundError" in run(python_without_tensorflow, "-c", f"import {package}", cwd=device).stderr
+    check_on_device(python_without_tensorflow, device)
+    Image.fromarray(np.load(device / "images.npy")[0]).save(device / "image.gif")
+    done = run(python_without_tensorflow, "classify.py", "bsr.tflite", "image.gif", "image.png", cwd=device)
+    assert done.returncode == 2
+    assert (
+        "Expected an image. Received: image.gif (this kind of image needs Pillow: pip install pillow" in done.stderr
+    )
+    assert done.stdout.startswith("image.png: ")
+    assert "Traceback" not in done.stderr
+
+
+# Images ---------------------------------------------------------------------------------------------------------
+
+CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
+TYPES = [(0, 1), (0, 2), (0, 4), (0, 8), (0, 16), (2, 8), (2, 16), (3, 1), (3, 2), (3, 4), (3, 8)]
+TYPES += [(4, 8), (4, 16), (6, 8), (6, 16)]
+
+
+def packed(samples, depth):
+    """Rows of bytes (H, bytes) of samples (H, W, C)."""
+    bits = np.unpackbits(samples.astype(">u2")[..., np.newaxis].view("u1"), axis=-1)[..., 16 - depth :]
+    return np.packbits(bits.reshape(len(samples), -1), axis=1).astype(int)
+
+
+def filtered(rows, step, filters):
+    """Scanlines of rows of bytes, which take the filters in turn."""
+    lines = b""
+    for h, row in enumerate(rows):
+        above = rows[h - 1] if h else np.zeros_like(row)
+        left, corner = (np.concatenate([np.zeros(step, int), r])[: len(r)] for r in (row, above))
+        # Paeth predicts by the first of the three that is nearest to their estimate.
+        three = np.stack([left, above, corner])
+        nearest = abs(left + above - corner - three).argmin(axis=0)
+        predictions = [0, left, above, (left + above) // 2, np.take_along_axis(three, nearest[None], 0)[0]]
+        kind = filters[h % len(filters)]
+        lines += bytes([kind, *((row - predictions[kind]) % 256)])
+    return lines
+
+
+def png_file(size, colour, depth, lines, palette=b"", transparency=b"", interlace=0):
+    """A PNG file of H x W pixels with these scanlines."""
+    data = zlib.compress(lines)
+    chunks = [(b"IHDR", struct.pack(">IIBBBBB", size[1], size[0], depth, colour, 0, 0, interlace))]
+    chunks += [(b"PLTE", palette)] if palette else []
+    chunks += [(b"tRNS", transparency)] if transparency else []
+    chunks += [(b"IDAT", data[:20]), (b"IDAT", data[20:]), (b"IEND", b"")]  # Cut in two, as encoders may.
+    return b"\x89PNG\r\n\x1a\n" + b"".join(png_chunk(*chunk) for chunk in chunks)
+
+
+def png_chunk(name, data):
+    return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+
+def encode_png(samples, colour, depth, filters=(0,), **rest):
+    """A PNG file of samples (H, W, C)."""
+    lines = filtered(packed(samples, depth), max(samples.shape[2] * depth // 8, 1), filters)
+    return png_file(samples.shape[:2], colour, depth, lines, **rest)
+
+
+def random_samples(colour, depth, H=10, W=7):
+    """Smooth with some noise, so that every branch of every filter is taken."""
+    rng = np.random.default_rng(colour + depth)
+    ramp = np.add.outer(np.arange(H), np.arange(W))[..., None] / (H + W) + 0.3 * rng.uniform(size=(H, W, 1))
+    values = np.clip(ramp + rng.normal(size=(H, W, CHANNELS[colour])) / 4, 0, 1)
+    return np.round(values * (2**depth - 1)).astype(int)
+
+
+def by_pillow(content, background):
+    """Grey pixels from 0 to 1 as Pillow sees them, on a grey background."""
+    pixels = np.asarray(Image.open(io.BytesIO(content)).convert("RGBA")) / 255
+    grey = pixels[..., :3] @ [0.299, 0.587, 0.114]
+    return grey * pixels[..., 3] + background * (1 - pixels[..., 3])
+
+
+def loaded(classify, folder, content, invert=False, size=None):
+    path = folder / "image"  # Its name tells nothing: the content does.
+    path.write_bytes(content)
+    grey, _ = classify.decoded(content)
+    return classify.load_image(path, size or grey.shape, invert)
+
+
+@pytest.mark.parametrize("filters", [(0,), (1,), (2,), (3,), (4,), (4, 3, 2, 1, 0)])
+@pytest.mark.parametrize(("colour", "depth"), TYPES)
+def test_png_of_every_type_and_filter(classify, tmp_path, colour, depth, filters):
+    samples = random_samples(colour, depth)
+    palette = np.random.default_rng(0).integers(0, 256, 3 * 2**depth).astype("uint8").tobytes()
+    content = encode_png(samples, colour, depth, filters, palette=palette if colour == 3 else b"")
+    got = loaded(classify, tmp_path, content)
+    if depth == 16:  # Pillow keeps 8 bits of most of these.
+        grey = samples[..., :3] @ [0.299, 0.587, 0.114] if colour in (2, 6) else samples[..., 0]
+        alpha = samples[..., -1] / 65535 if colour in (4, 6) else 1
+        np.testing.assert_allclose(got, grey / 65535 * alpha, atol=1e-12)
+    else:
+        np.testing.assert_allclose(got, by_pillow(content, background=0), atol=1e-12)
+        inverted = loaded(classify, tmp_path, content, invert=True)
+        np.testing.assert_allclose(inverted, 1 - by_pillow(content, background=1), atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("colour", "depth", "transparency"),
+    [
+        (0, 8, struct.pack(">H", 77)),
+        (2, 8, struct.pack(">HHH", 77, 77, 77)),
+        (3, 8, bytes([0, 128, 40])),
+        (3, 2, bytes([200])),
+    ],
+)
+def test_transparent_colours(classify, tmp_path, colour, depth, transparency):
+    samples = random_samples(colour, depth)
+    samples[3:5] = 77 if colour != 3 else 0
+    palette = bytes(range(3 * 2 ** min(depth, 6))) if colour == 3 else b""
+    samples %= max(len(palette) // 3, 1) if colour == 3 else 256
+    content = encode_png(samples, colour, depth, palette=palette, transparency=transparency)
+    np.testing.assert_allclose(loaded(classify, tmp_path, content), by_pillow(content, 0), atol=1e-12)
+    inverted = loaded(classify, tmp_path, content, invert=True)
+    np.testing.assert_allclose(inverted, 1 - by_pillow(content, 1), atol=1e-12)
+    assert (inverted[3:5] < 1).any()
+
+
+@pytest.mark.parametrize("mode", ["L", "LA", "RGB", "RGBA", "P", "1"])
+def test_png_by_other_writers(classify, tmp_path, mode):
+    from matplotlib.image import imsave
+
+    rgba = random_samples(6, 8, 40, 31).astype("uint8")
+    image = Image.fromarray(rgba).convert(mode)
+    for optimize in (False, True):
+        stream = io.BytesIO()
+        image.save(stream, "png", optimize=optimize)
+        content = stream.getvalue()
+        np.testing.assert_allclose(loaded(classify, tmp_path, content), by_pillow(content, 0), atol=1e-12)
+    stream = io.BytesIO()
+    imsave(stream, rgba[..., 0], cmap="gray", format="png")
+    content = stream.getvalue()
+    np.testing.assert_allclose(loaded(classify, tmp_path, content), by_pillow(content, 0), atol=1e-12)
+
+
+def test_netpbm(classify, tmp_path):
+    grey, colour = random_samples(0, 8), random_samples(2, 8)
+    for samples, mode in ((grey[..., 0], "L"), (colour, "RGB")):
+        stream = io.BytesIO()
+        Image.fromarray(samples.astype("uint8"), mode).save(stream, "ppm")
+        content = stream.getvalue()
+        np.testing.assert_allclose(loaded(classify, tmp_path, content), by_pillow(content, 0), atol=1e-12)
+    commented = b"P5 # a comment\n# 1 2 3\n7\t10\n100\n" + (grey % 101).astype("uint8").tobytes()
+    np.testing.assert_allclose(loaded(classify, tmp_path, commented), grey[..., 0] % 101 / 100, atol=1e-12)
+    sixteen = random_samples(0, 16)
+    content = b"P5\n7 10\n65535\n" + sixteen.astype(">u2").tobytes()
+    np.testing.assert_allclose(loaded(classify, tmp_path, content), sixteen[..., 0] / 65535, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int64", "float32", "float64"])
+def test_npy(classify, tmp_path, dtype):
+    whole = random_samples(0, 8)[..., 0]
+    pixels = whole.astype(dtype) if dtype in ("uint8", "int64") else (whole / 255).astype(dtype)
+    np.save(tmp_path / "a.npy", pixels)
+    np.testing.assert_allclose(classify.load_image(tmp_path / "a.npy", (10, 7)), whole / 255, atol=1e-7)
+    np.testing.assert_allclose(
+        classify.load_image(tmp_path / "a.npy", (10, 7), invert=True), 1 - whole / 255, atol=1e-7
+    )
+
+
+def saved(image, kind, **options):
+    stream = io.BytesIO()
+    image.save(stream, kind, **options)
+    return stream.getvalue()
+
+
+def test_other_kinds_through_pillow(classify, tmp_path):
+    rgb = Image.fromarray(random_samples(2, 8).astype("uint8"))
+    for kind in ("bmp", "gif", "jpeg", "webp"):
+        content = saved(rgb, kind)
+        np.testing.assert_allclose(loaded(classify, tmp_path, content), by_pillow(content, 0), atol=1e-12)
+    exif = Image.Exif()
+    exif[0x0112] = 6  # A camera held upright: to be turned by 90 degrees.
+    upright = loaded(classify, tmp_path, saved(rgb, "jpeg", exif=exif))
+    assert upright.shape == (7, 10)
+    np.testing.assert_allclose(upright, by_pillow(saved(rgb, "jpeg"), 0)[::-1].T, atol=1e-12)
+    sixteen = random_samples(0, 16)[..., 0]
+    tiff = saved(Image.fromarray(sixteen.astype("uint16")), "tiff")
+    np.testing.assert_allclose(loaded(classify, tmp_path, tiff), sixteen / 65535, atol=1e-12)
+
+
+def test_an_interlaced_png_is_left_to_pillow(classify, tmp_path):
+    samples = random_samples(2, 8)
+    steps = [(0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1)]
+    passes = [samples[h::down, w::right] for h, w, down, right in steps]
+    lines = b"".join(filtered(packed(part, 8), 3, (0,)) for part in passes)
+    content = png_file(samples.shape, 2, 8, lines, interlace=1)
+    expected = samples @ [0.299, 0.587, 0.114] / 255
+    np.testing.assert_allclose(loaded(classify, tmp_path, content), expected, atol=1e-12)
+
+
+def area(image, size):
+    """Every new pixel as the mean of the old ones under it, in plain loops over fine cells."""
+    M, N = size
+    fine = np.kron(image, np.ones(size))
+    cells = fine.reshape(M, image.shape[0], N, image.shape[1])
+    return cells.mean(axis=(1, 3))
+
+
+@pytest.mark.parametrize("size", [(5, 3), (4, 6), (10, 7), (1, 1), (3, 7)])
+def test_shrinking_averages_areas(classify, size):
+    image = np.random.default_rng(0).uniform(size=(10, 7))
+    np.testing.assert_allclose(classify.resized(image, size), area(image, size), atol=1e-12)
+
+
+@pytest.mark.parametrize("size", [(11, 8), (28, 28), (20, 7)])
+def test_growing_is_bilinear(classify, size):
+    image = np.random.default_rng(0).uniform(size=(10, 7)).astype("float32")
+    expected = np.asarray(Image.fromarray(image).resize(size[::-1], Image.Resampling.BILINEAR))
+    np.testing.assert_allclose(classify.resized(image, size), expected, atol=1e-6)
+
+
+def test_a_large_photograph_of_a_digit_is_recognised(classify, device):
+    """Dark ink on white paper, in colour and 40 times as large."""
+    classifier = classify.Classifier(device / "uint8.tflite")
+    right = 0
+    for image in np.load(device / "images.npy")[:10]:
+        paper = Image.fromarray(255 - image).resize((280, 320), Image.Resampling.NEAREST).convert("RGB")
+        paper.save(device / "photograph.jpg", quality=95)
+        seen = classify.load_image(device / "photograph.jpg", classifier.image_size, invert=True)
+        np.testing.assert_allclose(seen, image / 255, atol=0.02)
+        right += classifier.classify(seen)[0] == classifier.classify(image)[0]
+    assert right == 10
+
+
+# What cannot be used --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("image", "message"),
+    [
+        (np.zeros((7, 8)), r"Expected an image of shape \(8, 7\). Received: shape \(7, 8\)"),
+        (np.zeros((16, 7)), "Expected an image of shape"),  # The runtime itself returns two rows.
+        (np.zeros((1, 8, 7)), "Expected an image of shape"),
+        (np.full((8, 7), np.nan), "from 0 to 1. Received: from nan"),
+        (np.full((8, 7), 255.0), "Expected float64 pixels from 0 to 1. Received: from 255.0"),
+        (np.full((8, 7), 256), "from 0 to 255"),
+        (np.full((8, 7), -1), "from 0 to 255"),
+        (np.zeros((0, 7)), "Expected an array of pixels"),
+        (np.zeros((8, 7), complex), "Expected an array of pixels"),
+    ],
+)
+def test_faulty_images_of_a_program(classify, device, image, message):
+    with pytest.raises(ValueError, match=message):
+        classify.Classifier(device / "bsr.tflite").probabilities(image)
+
+
+@pytest.fixture
+def main(classify, device, monkeypatch, capfd):
+    """The command line within this process: (exit code, standard output, standard error)."""
+    monkeypatch.chdir(device)
+
+    def run_main(*arguments):
+        try:
+            code = classify.main(list(map(str, arguments)))
+        except SystemExit as end:
+            code = end.code
+        return code, *capfd.readouterr()
+
+    return run_main
+
+
+GOOD_PNG = encode_png(random_samples(2, 8), 2, 8)
+
+
+def with_header(*values):
+    """GOOD_PNG under another header: width, height, depth, colour type, compression, filter, interlace."""
+    return GOOD_PNG[:8] + png_chunk(b"IHDR", struct.pack(">IIBBBBB", *values)) + GOOD_PNG[33:]
+
+
+FAULTY_IMAGES = {
+    "empty": (b"", "an empty file"),
+    "text": (b"a note", "Pillow cannot read it"),
+    "cut": (GOOD_PNG[:-13], "truncated PNG"),
+    "cut early": (GOOD_PNG[:11], "truncated PNG"),
+    "flipped": (GOOD_PNG[:60] + bytes([GOOD_PNG[60] ^ 1]) + GOOD_PNG[61:], "check sum"),
+    "no header": (GOOD_PNG[:8] + GOOD_PNG[33:], "no header"),
+    "huge": (with_header(2**31, 2**31, 8, 2, 0, 0, 0), "expected 1 to 16777216 pixels"),
+    "no pixels": (with_header(0, 5, 8, 2, 0, 0, 0), "expected 1 to 16777216 pixels"),
+    "bad depth": (with_header(7, 10, 4, 2, 0, 0, 0), "damaged PNG: PngHeader"),
+    "bad colour": (with_header(7, 10, 8, 5, 0, 0, 0), "damaged PNG: PngHeader"),
+    "bad compression": (with_header(7, 10, 8, 2, 1, 0, 0), "damaged PNG: PngHeader"),
+    "too few": (with_header(7, 11, 8, 2, 0, 0, 0), "too few pixels"),
+    "no data": (GOOD_PNG[:33] + png_chunk(b"IEND", b""), "too few pixels"),
+    "bad data": (GOOD_PNG[:33] + png_chunk(b"IDAT", b"not zlib") + png_chunk(b"IEND", b""), "damaged PNG: Error"),
+    "bad filter": (png_file((1, 1), 0, 8, b"\5\0"), "filter 5"),
+    "no palette": (encode_png(random_samples(3, 8), 3, 8), "palette"),
+    "bad key": (encode_png(random_samples(2, 8), 2, 8, transparency=b"\1\1"), "transparent colour"),
+    "odd key": (encode_png(random_samples(0, 8), 0, 8, transparency=b"\0\0\0"), "transparent colour"),
+    "short pgm": (b"P5 7 10 255\n" + bytes(69), "truncated"),
+    "bad pgm": (b"P5 7 ten 255\n" + bytes(70), "damaged PGM"),
+    "deep pgm": (b"P5 7 10 70000\n" + bytes(140), "pixels up to 70000"),
+    "huge ppm": (b"P6 999999999 999999999 255\n", "expected 1 to 16777216"),
+    "bad npy": (b"\x93NUMPY\x01\0garbage", "damaged .npy"),
+    "cut jpeg": (saved(Image.new("RGB", (99, 99)), "jpeg")[:300], "Pillow cannot read it"),
+    "float tiff": (saved(Image.new("F", (7, 10)), "tiff"), "expected 8 or 16 bits a channel"),
+}
+
+
+@pytest.mark.parametrize("kind", FAULTY_IMAGES)
+def test_faulty_image_files(main, device, kind):
+    content, message = FAULTY_IMAGES[kind]
+    (device / "faulty").write_bytes(content)
+    code, out, err = main("bsr.tflite", "faulty", "image.png")
+    assert code == 2
+    assert "error: Expected an image. Received: faulty (" in err or "Received: faulty, an empty file" in err
+    assert message in err
+    assert out.startswith("image.png: ")
+    assert out.count("\n") == 1
+
+
+def other_file(path, function, size=(1, 8, 7), **options):
+    """A TFLite file of another function of `image`."""
+    image = tf.TensorSpec(size, tf.float32, name="image")
+    serve = tf.function(function, input_signature=[image]).get_concrete_function()
+    converter = tf.lite.TFLiteConverter.from_concrete_functions([serve], tf.Module())
+    for name, value in options.items():
+        setattr(converter, name, value)
+    path.write_bytes(converter.convert())
+
+
+@pytest.mark.parametrize(
+    ("function", "size", "message"),
+    [
+        (lambda image: {"classes": image[:, 0]}, (1, 8, 7), r"Received: image -> classes"),
+        (lambda image: {"probabilities": image[:, 0], "b": image[:, 1]}, (1, 8, 7), "Received: image -> "),
+        (lambda image: {"probabilities": tf.nn.softmax(image)}, (1, 8, 7), r"output of shape \(1, K\)"),
+        (lambda image: {"probabilities": tf.nn.softmax(image)}, (1, 8), r"images of shape \(batch, M, N\)"),
+        (
+            lambda image: {"probabilities": tf.argmax(image[:, 0])[None, None]},
+            (1, 8, 7),
+            "as float32, or quantized",
+        ),
+        (lambda image: {"logits": image[:, 0] + np.float32("nan")}, (1, 8, 7), "finite weights"),
+    ],
+)
+def test_tflite_files_of_another_kind(classify, tmp_path, function, size, message):
+    other_file(tmp_path / "other.tflite", function, size)
+    with pytest.raises(classify.FileError, match=f"Expected a TFLite file of keras_bilinear.*{message}"):
+        classify.Classifier(tmp_path / "other.tflite")
+
+
+def test_flex_operators(classify, tmp_path):
+    def determinant(image):
+        return {"logits": tf.stack([tf.linalg.det(image[:, :7])] * 3, axis=-1)}
+
+    ops = tf.lite.TargetSpec(supported_ops=[tf.lite.OpsSet.TFLITE_BUILTINS, tf.lite.OpsSet.SELECT_TF_OPS])
+    other_file(tmp_path / "flex.tflite", determinant, target_spec=ops)
+    with pytest.raises(classify.FileError, match="Expected a TFLite file of keras_bilinear"):
+        classify.Classifier(tmp_path / "flex.tflite")
+
+
+@pytest.mark.parametrize(
+    ("note", "message"),
+    [
+        ("{", "Expecting property name"),
+        ("[1]", r"metadata to be a JSON object. Received: \[1\]"),
+        ('{"labels": ["a", "b"]}', "Expected 10 labels in the metadata"),
+        ('{"labels": 10}', "Expected 10 labels in the metadata"),
+        ('{"input_range": [255, 0]}', "two rising numbers"),
+        ('{"input_range": [0, 1, 2]}', "two rising numbers"),
+        ('{"input_range": [0, NaN]}', "two rising numbers"),
+        ('{"input_range": 255}', "two rising numbers"),
+        ('{"input_range": ["a", "b"]}', "two rising numbers"),
+    ],
+)
+def test_faulty_metadata(classify, device, tmp_path, note, message):
+    path = tmp_path / "m.tflite"
+    shutil.copy(device / "bsr.tflite", path)
+    add_metadata(path, note)
+    with pytest.raises(classify.FileError, match=f"Expected a TFLite file of keras_bilinear.*{message}"):
+        classify.Classifier(path)
+
+
+def test_a_range_that_does_not_begin_at_zero(classify, device, tmp_path):
+    path = tmp_path / "m.tflite"
+    shutil.copy(device / "bsr.tflite", path)
+    add_metadata(path, '{"input_range": [-1, 1], "labels": null}')
+    image = np.load(device / "images.npy")[0]
+    plain = classify.Classifier(device / "bsr.tflite")
+    # The file's model takes -1..1 here, so half of the pixels above and below grey give what 0..1 does.
+    half = (image / 255 + 1) / 2
+    np.testing.assert_allclose(classify.Classifier(path).probabilities(half), plain.probabilities(image), atol=1e-5)
+
+
+def test_damaged_tflite_files(classify, device, tmp_path):
+    """Refused, or run: never another error, whatever byte is wrong."""
+    rng = np.random.default_rng(0)
+    path = tmp_path / "m.tflite"
+    refused = 0
+    for name in ("bsr", "uint8"):
+        content = (device / f"{name}.tflite").read_bytes()
+        cut = [content[:length] for length in (0, 3, 8, 100, len(content) // 2, len(content) - 4)]
+        for damaged in (*cut, b"\0" * 4000, b"\0\0\0\0TFL3", bytes(4) + b"TFL3" + bytes(4000)):
+            path.write_bytes(damaged)
+            with pytest.raises(classify.FileError, match="Expected a TFLite file"):
+                classify.Classifier(path)
+        for _ in range(100):
+            damaged = bytearray(content)
+            damaged[rng.integers(len(content))] = rng.integers(256)
+            path.write_bytes(damaged)
+            try:
+                classify.Classifier(path)
+            except classify.FileError:
+                refused += 1
+    assert refused > 20
+
+
+def test_damaged_images(classify, tmp_path):
+    """Refused, or read: never another error, whatever byte is wrong."""
+    rng = np.random.default_rng(0)
+    np.save(tmp_path / "a.npy", random_samples(0, 8)[..., 0])
+    good = [encode_png(random_samples(colour, 8), colour, 8, palette=bytes(768)) for colour in (2, 3, 6)]
+    good += [(tmp_path / "a.npy").read_bytes(), b"P6 7 10 255\n" + bytes(210)]
+    refused = 0
+    for content in good:
+        for _ in range(100):
+            damaged = bytearray(content)
+            damaged[rng.integers(min(len(content), 150))] = rng.integers(256)
+            # Check sums put right, so that what is behind them is reached as well.
+            if content.startswith(b"\x89PNG"):
+                damaged[29:33] = struct.pack(">I", zlib.crc32(damaged[12:29]))
+            (tmp_path / "image").write_bytes(damaged)
+            try:
+                classify.load_image(tmp_path / "image", (8, 7))
+            except classify.FileError:
+                refused += 1
+    assert refused > 100
+
+
+# The command line -----------------------------------------------------------------------------------------------
+
+
+def test_text_and_json(main, device):
+    code, text, _ = main("logits.tflite", "image.png", "--repeat", "7")
+    assert code == 0
+    code, line, _ = main("logits.tflite", "--json", "image.png", "--repeat", "7")
+    assert code == 0
+    result = json.loads(line)
+    assert set(result) == {"image", "label", "probability", "top", "latency_us"}
+    assert len(result["top"]) == 3
+    assert result["top"][0] == {"label": result["label"], "probability": result["probability"]}
+    assert result["latency_us"]["runs"] == 7
+    top = ", ".join(f"{entry['label']} {entry['probability']:.4f}" for entry in result["top"])
+    assert text.startswith(f"image.png: {top}; ")
+    assert " us, 90 % within " in text
+
+
+def test_invert_and_threads(main, device):
+    Image.fromarray(255 - np.load(device / "image.npy")).save(device / "ink.png")
+    _, plain, _ = main("bsr.tflite", "image.png", "--json")
+    _, inverted, _ = main("bsr.tflite", "ink.png", "--json", "--invert", "--threads", "2")
+    assert json.loads(inverted)["top"] == json.loads(plain)["top"]
+    _, other, _ = main("bsr.tflite", "ink.png", "--json")
+    assert json.loads(other)["top"] != json.loads(plain)["top"]
+
+
+def test_two_labels_of_a_binary_model(main, device):
+    _, line, _ = main("blr.tflite", "image.png", "--json")
+    top = json.loads(line)["top"]
+    assert {entry["label"] for entry in top} == {"other", "three"}
+    assert sum(entry["probability"] for entry in top) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["missing.tflite", "image.png"], "Received: missing.tflite (No such file or directory)"),
+        ([".", "image.png"], "Received: . (Is a directory)"),
+        (["image.png", "image.png"], "Expected a TFLite file. Received: image.png, "),
+        (["bsr.tflite", "missing.png"], "Received: missing.png (No such file or directory)"),
+        (["bsr.tflite", "."], "Received: . (Is a directory)"),
+        (["bsr.tflite"], "the following arguments are required"),
+        (["bsr.tflite", "image.png", "--repeat", "0"], "Expected a whole number >= 1. Received: 0"),
+        (["bsr.tflite", "image.png", "--threads", "two"], "Expected a whole number >= 1. Received: two"),
+    ],
+)
+def test_faulty_arguments(main, arguments, message):
+    code, out, err = main(*arguments)
+    assert code == 2
+    assert message in err
+    assert out == ""
+
+
+def test_a_terminal_that_knows_ascii_only_and_a_reader_that_leaves(device):
+    done = run(
+        sys.executable, "classify.py", "logits.tflite", "image.png", cwd=device, PYTHONIOENCODING="ascii:strict"
+    )
+    assert (done.returncode, done.stdout.count("\n")) == (0, 1)
+    script = f"{sys.executable} classify.py bsr.tflite {'image.png ' * 50} | true"
+    done = subprocess.run(script, shell=True, cwd=device, capture_output=True, text=True, check=False)
+    assert "Traceback" not in done.stderr
+
+
+def test_without_the_runtime_the_error_says_what_to_install(device):
+    done = run(sys.executable, "-S", "-E", "classify.py", "bsr.tflite", "image.png", cwd=device)
+    assert done.returncode == 2
+    assert "pip install 'ai-edge-litert>=1.4'. Received: No module named 'numpy'" in done.stderr
+    done = run(sys.executable, "-S", "-E", "-c", "import classify", cwd=device)
+    assert "ImportError: Expected ai-edge-litert and NumPy" in done.stderr
