@@ -18,8 +18,8 @@ where each q_t is a distribution over the classes. Exchanging minimum and maximu
 and the inner minimum is known: for the sum penalty 0 if |G_k|_2 <= alpha and minus infinity otherwise, for the
 product penalty - L / (2 alpha) |G_k|_2^2, for the Frobenius one - 1 / (2 alpha) |G_k|_F^2, with the spectral norm
 |G|_2. At a global optimum the bound of its own predictions q = p is J itself. Elsewhere q is taken between the
-labels and the predictions, q = c + s (p - c), where G is s times the gradient dV/dW: s = 0 always is feasible, and at
-best s = 1.
+labels and the predictions, q = c + s (p - c), where G is s times the gradient dV/dW: s = 0 always is feasible,
+and at best s = 1.
 
 An unpenalised bias asks for sum_t w_t (q_t - c_t) = 0, so p is taken at the best bias for the present W.
 """

@@ -1,9 +1,12 @@
 """Models with random weights, what their files must compute, and running such a file."""
 
+import json
+
 import numpy as np
 from ai_edge_litert.interpreter import Interpreter
 
 import keras_bilinear as kb
+from keras_bilinear import litert
 from keras_bilinear.inference_graph import as_numpy
 
 # Float32 sums of at most 1,000 products of numbers below 1: rounding stays under 2e-6 (measured 6e-7), while any
@@ -61,3 +64,16 @@ def run(path, x, output="probabilities", batch=1):
     """What an application gets: the file's signature, `batch` images a call."""
     serve = Interpreter(str(path)).get_signature_runner("serving_default")
     return np.concatenate([serve(image=x[t : t + batch])[output] for t in range(0, len(x), batch)])
+
+
+def describe(path, facts):
+    """Writes what a file says of itself: a dict, or text that need not be JSON."""
+    if isinstance(facts, dict):
+        path.write_bytes(litert.with_metadata(path.read_bytes(), facts))
+        return
+    place = "x" * len(facts.encode())
+    content = litert.with_metadata(path.read_bytes(), {place: 0})
+    written = json.dumps({place: 0}, separators=(",", ":")).encode()
+    # In the place of JSON of the same length, blanks at its end.
+    assert content.count(written) == 1
+    path.write_bytes(content.replace(written, facts.encode().ljust(len(written))))

@@ -18,7 +18,7 @@ import tensorflow as tf
 from PIL import Image
 
 import keras_bilinear as kb
-from tests.quantized_files import add_metadata, write_quantized
+from tests.files import describe
 
 RUNNER = Path(kb.__file__).parents[1] / "export" / "device" / "classify.py"
 NAMES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "neuf é"]
@@ -55,22 +55,20 @@ def device(tmp_path_factory, digits):
         return folder / f"{name}.tflite"
 
     kb.export_tflite(bsr, path("bsr"))
-    kb.export_tflite(bsr, path("logits"), output="logits", batch_size=None)
-    kb.export_tflite(bsr, path("sixteen"), layout="merged", batch_size=16, input_scale=1 / 255)
-    kb.export_tflite(blr, path("blr"))
+    kb.export_tflite(bsr, path("logits"), output="logits", batch_size=None, labels=NAMES)
+    kb.export_tflite(bsr, path("sixteen"), layout="merged", batch_size=16, input_scale=1 / 255, labels=NAMES)
+    kb.export_tflite(blr, path("blr"), labels=["other", "three"])
     kb.export_tflite(blr, path("blr_logits"), output="logits")
-    write_quantized(bsr, path("int8"), train[:100], tf.int8)
-    write_quantized(bsr, path("int8_float"), train[:100], tf.float32)
-    write_quantized(bsr, path("uint8"), x[:100], tf.uint8, input_scale=1 / 255)
-    write_quantized(bsr, path("int16"), train[:100], tf.int16)
-    write_quantized(blr, path("blr_int8"), train[:100], tf.int8)
-    add_metadata(path("logits"), json.dumps({"labels": NAMES, "output": "logits", "quantize": None}))
-    add_metadata(path("blr"), json.dumps({"labels": ["other", "three"]}))
-    for name in ("uint8", "sixteen"):
-        add_metadata(path(name), json.dumps({"input_range": [0.0, 255.0], "labels": NAMES}))
+    kb.export_tflite(bsr, path("int8"), "int8", representative_data=train[:100], io="int8")
+    kb.export_tflite(bsr, path("int8_float"), "int8", representative_data=train[:100])
+    kb.export_tflite(
+        bsr, path("uint8"), "int8", representative_data=x[:100], io="uint8", input_scale=1 / 255, labels=NAMES
+    )
+    kb.export_tflite(bsr, path("int16"), "int16x8", representative_data=train[:100], io="int16")
+    kb.export_tflite(blr, path("blr_int8"), "int8", representative_data=train[:100], io="int8")
 
-    # Rounding in float32; steps of 1/256 in weights, activations and output; 16-bit activations, 8-bit weights.
-    tolerances = dict.fromkeys(("int8", "int8_float", "uint8", "blr_int8", "int16"), 0.03)
+    # Rounding in float32; with both factors in 8 bits, single probabilities move by up to 0.06 (measured).
+    tolerances = dict.fromkeys(("int8", "int8_float", "uint8", "blr_int8", "int16"), 0.1)
     labels = {"blr": ["other", "three"], "blr_logits": ["0", "1"], "blr_int8": ["0", "1"]}
     labels |= dict.fromkeys(("logits", "sixteen", "uint8"), NAMES)
     cases = {}
@@ -506,7 +504,7 @@ def test_flex_operators(classify, tmp_path):
 def test_faulty_metadata(classify, device, tmp_path, note, message):
     path = tmp_path / "m.tflite"
     shutil.copy(device / "bsr.tflite", path)
-    add_metadata(path, note)
+    describe(path, note)
     with pytest.raises(classify.FileError, match=f"Expected a TFLite file of keras_bilinear.*{message}"):
         classify.Classifier(path)
 
@@ -514,7 +512,7 @@ def test_faulty_metadata(classify, device, tmp_path, note, message):
 def test_a_range_that_does_not_begin_at_zero(classify, device, tmp_path):
     path = tmp_path / "m.tflite"
     shutil.copy(device / "bsr.tflite", path)
-    add_metadata(path, '{"input_range": [-1, 1], "labels": null}')
+    describe(path, {"input_range": [-1, 1], "labels": None})
     image = np.load(device / "images.npy")[0]
     plain = classify.Classifier(device / "bsr.tflite")
     # The file's model takes -1..1 here, so half of the pixels above and below grey give what 0..1 does.

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from ai_edge_litert import schema_py_generated as schema
 from ai_edge_litert.interpreter import Interpreter
 
 import keras_bilinear as kb
-from tests.quantized_files import add_metadata, write_quantized
+from tests.files import describe
 
 DOCS = Path(kb.__file__).parents[1] / "export"
 NAMES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "neuf é"]
@@ -42,10 +41,10 @@ def files(tmp_path_factory):
     p = model.predict(x / 255, verbose=0)
     paths = [folder / f"{name}.tflite" for name in ("float32", "uint8", "int8")]
     kb.export_tflite(model, paths[0], input_scale=1 / 255)
-    write_quantized(model, paths[1], x, tf.uint8, input_scale=1 / 255)
-    write_quantized(model, paths[2], x, tf.int8, input_scale=1 / 255)
+    for path, io in zip(paths[1:], ("uint8", "int8"), strict=True):
+        kb.export_tflite(model, path, "int8", representative_data=x, input_scale=1 / 255, io=io)
     for path in paths:
-        add_metadata(path, json.dumps(NOTE))
+        describe(path, NOTE)
     return {column: (path, x, p) for column, path in zip(("float32", UINT8, "int8"), paths, strict=True)}
 
 

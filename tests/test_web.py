@@ -2,7 +2,6 @@
 
 import functools
 import http.server
-import inspect
 import json
 import os
 import pathlib
@@ -16,7 +15,7 @@ import pytest
 import tensorflow as tf
 
 import keras_bilinear as kb
-from keras_bilinear.litert import runtime
+from tests.files import describe
 
 WEB = pathlib.Path(__file__).parents[1] / "export" / "web"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -147,24 +146,6 @@ def model(handwritten, site):
     return model
 
 
-def describe(path, **entry):
-    """Writes the entry `keras_bilinear` into a file's metadata, in place of one that is there."""
-    import flatbuffers
-
-    schema = runtime().schema_py_generated
-    file = schema.ModelT.InitFromPackedBuf(path.read_bytes(), 0)
-    buffer = schema.BufferT()
-    buffer.data = np.frombuffer(json.dumps(entry).encode(), np.uint8)
-    metadata = schema.MetadataT()
-    metadata.name, metadata.buffer = b"keras_bilinear", len(file.buffers)
-    file.buffers.append(buffer)
-    others = [other for other in file.metadata or [] if other.name != b"keras_bilinear"]
-    file.metadata = [*others, metadata]
-    builder = flatbuffers.Builder()
-    builder.Finish(file.Pack(builder), b"TFL3")
-    path.write_bytes(builder.Output())
-
-
 # Drawing ---------------------------------------------------------------------------------------------------------
 
 
@@ -260,9 +241,6 @@ def test_float32_probabilities_are_those_of_keras(page, model, handwritten):
     np.testing.assert_allclose(page.probabilities(x), model.predict(x, verbose=0), atol=5e-5)
 
 
-@pytest.mark.skipif(
-    "quantize" not in inspect.signature(kb.export_tflite).parameters, reason="export_tflite writes float32 only"
-)
 def test_int8_probabilities_are_near_those_of_keras(page, model, handwritten, site):
     x_train, _, x, _ = handwritten
     kb.export_tflite(model, site / "int8.tflite", quantize="int8", representative_data=x_train[:200])
@@ -285,9 +263,8 @@ def test_other_models_sizes_and_ranges(page, model, tmp_path):
         M, N = other.image_size
         other.set_weights([rng.normal(scale=0.7, size=np.shape(weight)) for weight in other.get_weights()])
         path = tmp_path / f"other{i}.tflite"
-        kb.export_tflite(other, path, **options)
         labels = ["no", "yes"] if other.units == 1 else [f"class {k}" for k in range(other.units)]
-        describe(path, labels=labels, input_range=[0, 1 / options.get("input_scale", 1)])
+        kb.export_tflite(other, path, labels=labels, **options)
         page.choose(selector="#open-model", file=str(path))
         page.wait(until=f"document.getElementById('facts').textContent.startsWith('{path.name} ')")
         assert f"{M} \N{MULTIPLICATION SIGN} {N} pixels" in page.text("facts")
@@ -369,8 +346,7 @@ def test_pictures(page, model, handwritten, tmp_path):
 
 def test_models_are_opened_and_dropped(page, model, tmp_path):
     for name in ("first", "second"):
-        kb.export_tflite(model, tmp_path / f"{name}.tflite")
-        describe(tmp_path / f"{name}.tflite", labels=[f"{name} {word}" for word in WORDS])
+        kb.export_tflite(model, tmp_path / f"{name}.tflite", labels=[f"{name} {word}" for word in WORDS])
     page.show("model.tflite")
     page.stroke(points=ONE)
     assert page.answer()[0] == "1"
@@ -405,7 +381,7 @@ def truncated(path, model):
 
 def labelled(path, model, labels):
     kb.export_tflite(model, path)
-    describe(path, labels=labels)
+    describe(path, {"labels": labels})
 
 
 FAULTY = {
