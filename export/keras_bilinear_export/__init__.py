@@ -1,0 +1,1 @@
+"""Command line and measurements of the deployment kit."""
