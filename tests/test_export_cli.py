@@ -5,6 +5,7 @@ import dataclasses
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -22,7 +23,7 @@ from keras_bilinear_export.cli import main
 from keras_bilinear_export.delegation import delegated_operators
 from keras_bilinear_export.faults import is_foreseeable
 from keras_bilinear_export.images import from_dataset, from_npz
-from keras_bilinear_export.options import VARIANTS, parsed
+from keras_bilinear_export.options import VARIANTS, command_line, parsed
 from keras_bilinear_export.quiet import quiet_stderr
 
 ROOT = Path(kb.__file__).parents[1]
@@ -235,20 +236,9 @@ def test_binary_model_raw_pixels_one_image_or_many(tmp_path, digits):
     model.save(tmp_path / "pair.keras")
     np.savez(tmp_path / "pair.npz", x=(x[keep] * 16)[..., None].astype("uint8"), y=y[keep])
     (tmp_path / "names.txt").write_text("zero\n\none\n", encoding="utf-8")
-    done = run(
-        *(tmp_path / "pair.keras", "--data", tmp_path / "pair.npz", "--out", tmp_path / "out"),
-        *(
-            "--variants",
-            "int8",
-            "--io",
-            "uint8",
-            "--input-scale",
-            "0.0625",
-            "--labels-file",
-            tmp_path / "names.txt",
-        ),
-        *("--batch", "dynamic", "--output", "logits", "--latency-runs", "10"),
-    )
+    options = "--variants int8 --layouts factored --io uint8 --input-scale 0.0625 --batch dynamic --output logits"
+    arguments = [tmp_path / "pair.keras", "--data", tmp_path / "pair.npz", "--out", tmp_path / "out"]
+    done = run(*arguments, *options.split(), "--labels-file", tmp_path / "names.txt", "--latency-runs", "10")
     assert (done.code, done.err) == (0, "")
     report = report_in(tmp_path / "out")
     assert [(file["variant"], file["layout"]) for file in report["files"]] == [("int8", "factored")]
@@ -371,12 +361,13 @@ def damaged(folder, tmp_path):
     [
         (lambda content: b"", ["Expected a model saved by Keras", "empty"]),
         (lambda content: content[:1], ["Expected a model saved by Keras"]),
-        (lambda content: content[: len(content) // 2], ["damaged.keras"]),
-        (lambda content: content[:-1], ["damaged.keras"]),
+        (lambda content: content[: len(content) // 2], ["damaged.keras, which is empty or damaged"]),
+        (lambda content: content[:-1], ["damaged.keras, which is empty or damaged"]),
         (lambda content: content.replace(b"\x89HDF", b"\x00HDF"), ["damaged.keras", "CRC"]),
-        (lambda content: b"PK" + bytes(1000), ["damaged.keras"]),
+        (lambda content: b"PK" + bytes(1000), ["damaged.keras, which is empty or damaged"]),
         (lambda content: zipped(note="no model"), ["damaged.keras", "config.json"]),
         (lambda content: zipped(**{"config.json": "{}", "metadata.json": "{}"}), ["damaged.keras"]),
+        (lambda content: zipped(**{"config.json": "{", "metadata.json": "{}"}), ["damaged.keras", "property name"]),
     ],
 )
 def test_a_model_file_that_is_none(damaged, folder, tmp_path, change, words):
@@ -656,3 +647,13 @@ def test_in_a_process_of_its_own(folder, tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("int8 merged: ")
     assert names_in(tmp_path / "out") == {"my digits-int8-merged.tflite", "report.json", "report.md"}
+
+
+def test_commands_of_the_readme_are_understood():
+    text = (ROOT / "export" / "README.md").read_text(encoding="utf-8")
+    commands = [line.split()[1:] for line in text.splitlines() if line.startswith("keras-bilinear-export ")]
+    assert len(commands) == 2
+    for command in commands:
+        assert parsed(command).model.suffix == ".keras"
+    named = set(re.findall(r"`(--[a-z-]+)", text))
+    assert named == set(re.findall(r"--[a-z-]+", command_line().format_help())) - {"--help", "--out"}

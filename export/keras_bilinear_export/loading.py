@@ -1,11 +1,12 @@
 """A `.keras` file as a model, in Keras' safe mode: no code from the file is run."""
 
 import os
+import zipfile
 from pathlib import Path
 
 import keras
 
-# Registers the classes of the package, which the file names.
+# This import also registers the classes that files of the package name.
 from keras_bilinear.inference_graph import ImageModel
 from keras_bilinear_export.faults import one_line
 
@@ -22,8 +23,8 @@ def loaded_model(path: str | os.PathLike[str]) -> ImageModel:
     if file.suffix != ".keras":
         raise ValueError(f"Expected a file whose name ends in .keras. Received: {file}")
     with file.open("rb") as content:
-        if content.read(2) != b"PK":
-            raise ValueError(f"Expected a model saved by Keras. Received: {file}, which is empty or no such file")
+        if not zipfile.is_zipfile(content):
+            raise ValueError(f"Expected a model saved by Keras. Received: {file}, which is empty or damaged")
     try:
         return keras.models.load_model(file, compile=False, safe_mode=True)
     except Exception as error:  # Keras, its zip and its HDF5 readers raise many kinds
@@ -37,8 +38,8 @@ def reason(file: Path, error: BaseException) -> str:
             "Expected a model without Python code. "
             f"Received: {file} with a Lambda layer, which Keras' safe mode refuses to load"
         )
-    # Keras wraps the cause in copies of the whole configuration.
-    while error.__context__ is not None:
+    # So begin the copies of the whole configuration in which Keras wraps the cause.
+    while "could not be deserialized" in str(error) and error.__context__ is not None:
         error = error.__context__
     sentence = one_line(error).split(". ")[0]
     return f"Expected a model that Keras and keras_bilinear can load. Received: {file}: {sentence}"
