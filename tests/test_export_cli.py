@@ -16,15 +16,15 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-
-import keras_bilinear as kb
-from keras_bilinear import litert
 from keras_bilinear_export.cli import main
 from keras_bilinear_export.delegation import delegated_operators
 from keras_bilinear_export.faults import is_foreseeable
 from keras_bilinear_export.images import from_dataset, from_npz
 from keras_bilinear_export.options import VARIANTS, command_line, parsed
 from keras_bilinear_export.quiet import quiet_stderr
+
+import keras_bilinear as kb
+from keras_bilinear import litert
 
 ROOT = Path(kb.__file__).parents[1]
 LAYOUTS = ("factored", "merged")
