@@ -31,7 +31,12 @@ def stored_weights(content: bytes) -> list[tuple[str, tuple[int, ...]]]:
     names = {code: name for name, code in vars(schema().TensorType).items() if isinstance(code, int)}
     tensors = [tensor for graph in file.subgraphs for tensor in graph.tensors]
     kinds = [(names[tensor.type], tensor) for tensor in tensors if has_data(file.buffers[tensor.buffer])]
-    return [(kind, tuple(map(int, tensor.shape))) for kind, tensor in kinds if kind not in ("INT32", "INT64")]
+    # A single number has no shape.
+    return [
+        (kind, () if tensor.shape is None else tuple(map(int, tensor.shape)))
+        for kind, tensor in kinds
+        if kind not in ("INT32", "INT64")
+    ]
 
 
 def has_data(buffer: Any) -> bool:

@@ -12,7 +12,7 @@ import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
 
 import keras_bilinear as kb
-from keras_bilinear import export, inference_graph, verification
+from keras_bilinear import export, inference_graph, litert, verification
 from keras_bilinear.export import export_saved_model, export_tflite
 from keras_bilinear.verification import KernelReport, VerificationError, verify_tflite
 from tests.files import ATOL, oracle, random_images, random_model, run
@@ -632,3 +632,13 @@ def test_faulty_arguments_of_the_verification(tmp_path):
         verify_tflite(tmp_path / "missing.tflite", keras.Sequential(), x)
     with pytest.raises(ValueError, match="`input_scale`"):
         verify_tflite(tmp_path / "missing.tflite", model, x, input_scale=0.0)
+
+
+def test_a_network_with_a_single_number_among_its_constants(tmp_path):
+    image = keras.Input((6, 6, 1))
+    maps = keras.layers.Conv2D(2, 3, activation="softplus")(image)
+    network = keras.Model(image, keras.layers.Dense(3, activation="softmax")(keras.layers.Flatten()(maps)))
+    x = np.random.default_rng(0).uniform(size=(40, 6, 6, 1)).astype("float32")
+    path = tmp_path / "softplus.tflite"
+    export_tflite(network, path, "int16x8", representative_data=x, validation_data=(x,))
+    assert () in [shape for _, shape in litert.stored_weights(path.read_bytes())]

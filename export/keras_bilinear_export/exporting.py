@@ -1,0 +1,99 @@
+"""Every file of one model, each verified on images that calibrated none."""
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from keras_bilinear import BilinearDense, VerificationError, export_tflite
+from keras_bilinear.export import ExportReport
+from keras_bilinear.inference_graph import ImageModel
+from keras_bilinear.models import BilinearRegression, LinearBaseline
+from keras_bilinear_export.faults import one_line
+from keras_bilinear_export.images import Images
+from keras_bilinear_export.options import LAYOUTS, VARIANTS, Options
+
+
+@dataclass(frozen=True)
+class Written:
+    """A file that passed every gate of `verify_tflite`, and what it holds."""
+
+    name: str
+    variant: str
+    layout: str
+    export: ExportReport
+    content: bytes
+
+
+@dataclass(frozen=True)
+class Missed:
+    """A file that there is not, and why: the gate it missed, or what the converter cannot do."""
+
+    name: str
+    variant: str
+    layout: str
+    reason: str
+
+
+def exported(model: ImageModel, images: Images, options: Options, folder: Path) -> Iterator[Written | Missed]:
+    """All variants in all layouts, written to `folder` one at a time."""
+    for variant in options.variants:
+        for layout in layouts_of(model, options.layouts):
+            yield one_file(model, images, options, variant, layout, folder)
+
+
+def one_file(
+    model: ImageModel, images: Images, options: Options, variant: str, layout: str, folder: Path
+) -> Written | Missed:
+    """One file, or the reason why there is none."""
+    name = file_name(options.model, variant, layout)
+    try:
+        report = quietly_exported(
+            model,
+            folder / name,
+            quantize=VARIANTS[variant],
+            layout=layout,
+            output=options.output,
+            representative_data=images.calibration,
+            input_scale=options.input_scale,
+            labels=options.labels,
+            batch_size=options.batch_size,
+            io=io_of(variant, options),
+            validation_data=(images.x, images.y),
+        )
+    except VerificationError as error:
+        return Missed(name, variant, layout, one_line(error))
+    except RuntimeError as error:
+        # What the converter raises for an operator that does not compute in such numbers.
+        return Missed(name, variant, layout, f"The converter cannot write it: {one_line(error)}")
+    return Written(name, variant, layout, report, (folder / name).read_bytes())
+
+
+def quietly_exported(*arguments: Any, **options: Any) -> ExportReport:
+    """`export_tflite` without its warning of weights that stay in float32, which the report tells."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return export_tflite(*arguments, **options)
+
+
+def layouts_of(model: ImageModel, layouts: tuple[str, ...] = LAYOUTS) -> tuple[str, ...]:
+    """Those of the layouts that differ: a linear model, or a network without bilinear layers, is always merged."""
+    return layouts if has_factors(model) else ("merged",)
+
+
+def has_factors(model: Any) -> bool:
+    """Whether the model is bilinear or has a bilinear layer."""
+    if isinstance(model, BilinearRegression | LinearBaseline):
+        return isinstance(model, BilinearRegression)
+    return isinstance(model, BilinearDense) or any(map(has_factors, getattr(model, "layers", [])))
+
+
+def io_of(variant: str, options: Options) -> str:
+    """Only files that compute in int8 take and give int8 or uint8."""
+    return options.io if variant == "int8" else "float32"
+
+
+def file_name(model: Path, variant: str, layout: str) -> str:
+    """What a file is called."""
+    return f"{model.stem}-{variant}-{layout}.tflite"

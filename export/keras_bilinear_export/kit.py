@@ -1,0 +1,139 @@
+"""From a `.keras` file to a folder of verified files and the report on them."""
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from keras_bilinear import export_saved_model, litert
+from keras_bilinear.export import is_replaceable, replace_folder, temporary_sibling
+from keras_bilinear.inference_graph import ImageModel
+from keras_bilinear.quantization import images_of
+from keras_bilinear.verification import shape_of
+from keras_bilinear_export.dense import dense_files
+from keras_bilinear_export.exporting import Missed, Written, exported, file_name, layouts_of
+from keras_bilinear_export.facts import dense_facts, file_facts, model_facts
+from keras_bilinear_export.images import Images, from_dataset, from_npz
+from keras_bilinear_export.latency import median_latencies
+from keras_bilinear_export.loading import loaded_model
+from keras_bilinear_export.options import Options
+from keras_bilinear_export.report import Report, this_machine
+
+
+def export_kit(options: Options) -> int:
+    """Writes what is asked for and prints the report; returns 0, or 1 if a file missed a gate.
+
+    Files take their places at the very end: after a fault the folder is as it was.
+
+    Raises:
+        ValueError, OSError, ImportError: for whatever is wrong with model, images, options, disk or packages.
+    """
+    litert.runtime()  # A missing package is said before the work, not after it.
+    model = loaded_model(options.model)
+    images = images_for(options)
+    with folder(options.out), temporary_sibling(options.out / "new") as new:
+        new.mkdir()
+        check_places(options, model)
+        if options.saved_model:
+            export_saved_model(model, new / saved_model_name(options), options.output)
+        files = [shown(file) for file in exported(model, images, options, new)]
+        report = report_on(model, images, options, files, new)
+        (new / "report.json").write_text(report.json(), encoding="utf-8")
+        (new / "report.md").write_text(report.markdown(), encoding="utf-8")
+        put_in_place(new, options.out)
+        for file in report.missed:
+            # One of an earlier model would be taken for it.
+            (options.out / file.name).unlink(missing_ok=True)
+    print(f"\n{report.markdown()}", end="")
+    return 1 if report.missed else 0
+
+
+def images_for(options: Options) -> Images:
+    """The images of the file or the data set that was named."""
+    if options.data is not None:
+        return from_npz(options.data)
+    assert options.dataset is not None  # one of the two is required
+    return from_dataset(options.dataset, options.input_scale)
+
+
+@contextlib.contextmanager
+def folder(path: Path) -> Iterator[None]:
+    """The folder, made if need be; if nothing came to be in it, it is gone again. Errors on the disk name it."""
+    is_new = not path.is_dir()
+    if is_new:
+        path.mkdir()
+    try:
+        yield
+    except BaseException as error:
+        if is_new:
+            with contextlib.suppress(OSError):  # not empty
+                path.rmdir()
+        if isinstance(error, OSError) and error.strerror:
+            # In place of a file with a name of no meaning to the user.
+            error.filename = str(path)
+        raise
+
+
+def saved_model_name(options: Options) -> str:
+    """What the SavedModel is called."""
+    return f"{options.model.stem}-saved-model"
+
+
+def check_places(options: Options, model: ImageModel) -> None:
+    """Raises a ValueError if something that may not be replaced is in the way of what will be written."""
+    names = [file_name(options.model, v, layout) for v in options.variants for layout in layouts_of(model)]
+    for path in (options.out / name for name in (*names, "report.json", "report.md")):
+        if path.is_dir():
+            raise ValueError(f"Expected {path} to be free, or a file to replace. Received: a folder")
+    path = options.out / saved_model_name(options)
+    if options.saved_model and path.exists() and not is_replaceable(path):
+        raise ValueError(f"Expected {path} to be free, or a SavedModel to replace. Received: something else")
+
+
+def shown(file: Written | Missed) -> Written | Missed:
+    """The file, after a line on it for whoever waits."""
+    if isinstance(file, Written):
+        proof = file.export.verification
+        text = f"{file.export.bytes:,} bytes, verified on {proof.images:,} images" if proof else ""
+    else:
+        text = f"not written. {file.reason}"
+    print(f"{file.variant} {file.layout}: {text}", flush=True)
+    return file
+
+
+def report_on(
+    model: ImageModel, images: Images, options: Options, files: Sequence[Written | Missed], new: Path
+) -> Report:
+    """Measures what was written, and Flatten + Dense beside it."""
+    written = [file for file in files if isinstance(file, Written)]
+    dense = dense_files(model, images, options, new) if written else []
+    contents = [*(file.content for file in written), *(file.content for file in dense)]
+    times: list[float | None] = [None] * len(contents)
+    if options.latency_runs:
+        image = images_of(images.x[:1], shape_of(model), "x")[0]
+        times = [*median_latencies(contents, image, options.latency_runs)]
+    baselines = [dense_facts(file, time) for file, time in zip(dense, times[len(written) :], strict=True)]
+    by_kind = {(facts.variant, facts.batch): facts for facts in baselines}
+    proof = written[0].export.verification if written else None
+    return Report(
+        model_file=options.model.name,
+        model=model_facts(model, layouts_of(model)),
+        source=images.source,
+        calibration_images=len(images.calibration),
+        verification_images=len(images.x),
+        input_scale=options.input_scale,
+        keras_accuracy=None if proof is None else proof.keras_accuracy,
+        machine=this_machine(),
+        files=tuple(file_facts(file, time, by_kind) for file, time in zip(written, times, strict=False)),
+        missed=tuple(file for file in files if isinstance(file, Missed)),
+        dense=tuple(baselines),
+    )
+
+
+def put_in_place(new: Path, out: Path) -> None:
+    """Moves everything that was written to where it belongs, reports last."""
+    for path in sorted(new.iterdir(), key=lambda path: path.name.startswith("report.")):
+        if path.is_dir():
+            replace_folder(out / path.name, path)
+        else:
+            os.replace(path, out / path.name)

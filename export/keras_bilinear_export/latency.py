@@ -1,0 +1,42 @@
+"""How long files take for one image on this machine."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_bilinear import litert
+from keras_bilinear.verification import quantizer
+
+CALLS = 10
+"""Calls timed at once: few enough that most are never interrupted, and the clock itself does not count."""
+
+
+def median_latencies(files: Sequence[bytes], image: np.ndarray, runs: int) -> list[float]:
+    """Median time of `invoke` for each file in microseconds: one thread, the image (M, N) set once.
+
+    The files take turns, so that whatever else the machine does slows all of them alike.
+    """
+    calls = [ready(content, image).invoke for content in files]
+    seconds = [[seconds_a_call(invoke) for invoke in calls] for _ in range(-(-runs // CALLS))]
+    return (np.median(seconds, axis=0) * 1e6).tolist()
+
+
+def ready(content: bytes, image: np.ndarray) -> Any:
+    """An interpreter that holds the image and has run once."""
+    interpreter = litert.runtime().interpreter.Interpreter(model_content=content, num_threads=1)
+    tensor = interpreter.get_input_details()[0]
+    interpreter.resize_tensor_input(tensor["index"], (1, *image.shape))
+    interpreter.allocate_tensors()
+    interpreter.set_tensor(tensor["index"], quantizer(tensor)(image[None]))
+    interpreter.invoke()
+    return interpreter
+
+
+def seconds_a_call(invoke: Callable[[], None]) -> float:
+    """Time of one of several calls in a row."""
+    start = time.perf_counter()
+    for _ in range(CALLS):
+        invoke()
+    return (time.perf_counter() - start) / CALLS

@@ -1,0 +1,158 @@
+"""The report on the files of a model, as JSON for programs and as Markdown for people."""
+
+import json
+import os
+import platform
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+
+from keras_bilinear.verification import KernelReport
+from keras_bilinear_export.choice import choices
+from keras_bilinear_export.exporting import Missed
+from keras_bilinear_export.facts import DenseFacts, FileFacts, ModelFacts
+from keras_bilinear_export.table import bullets, table
+
+PACKAGES = ("tensorflow", "keras", "ai-edge-litert")
+OF_DENSE = (
+    "Of Dense: bytes over those of Flatten + Dense in float32; times over its time in the same arithmetic,\n"
+    "float32 or whole numbers, when it takes one image a call, and any batch as in Keras' own export."
+)
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that was found out.
+
+    Attributes:
+        model_file: Name of the `.keras` file.
+        source: Where the images are from.
+        calibration_images, verification_images: How many of them.
+        input_scale: Factor from the pixels of the files to those of the model, if there is one.
+        keras_accuracy: Fraction of the images that verify; None without labels, or if no file was written.
+        machine: Where times were measured.
+        files, missed: What was written, and what was not.
+        dense: What it is measured against; empty for networks.
+    """
+
+    model_file: str
+    model: ModelFacts
+    source: str
+    calibration_images: int
+    verification_images: int
+    input_scale: float | None
+    keras_accuracy: float | None
+    machine: dict[str, str | int | None]
+    files: tuple[FileFacts, ...]
+    missed: tuple[Missed, ...]
+    dense: tuple[DenseFacts, ...]
+
+    @property
+    def choices(self) -> list[str]:
+        """The files to take, a line for each aim."""
+        return choices(self.files, self.keras_accuracy)
+
+    def json(self) -> str:
+        """Everything; NaN and infinity cannot be in it."""
+        return json.dumps({**asdict(self), "choices": self.choices}, indent=2, allow_nan=False) + "\n"
+
+    def markdown(self) -> str:
+        """Choices first, then the tables."""
+        parts = [f"# {self.model_file}, exported", self.about(), bullets(self.choices)]
+        if self.missed:
+            reasons = [f"{file.variant} {file.layout}: {file.reason}" for file in self.missed]
+            parts += ["## Not written", bullets(reasons)]
+        if self.files:
+            parts += ["## Files", self.files_table(), OF_DENSE if self.dense else ""]
+            parts += ["## Against Keras", self.differences_table()]
+        if self.dense:
+            parts += ["## Flatten + Dense with the same weights", self.dense_table()]
+        if self.files:
+            parts += ["## Operators", bullets([f"{file}: {', '.join(file.operators)}" for file in self.files])]
+        return "\n\n".join(part for part in parts if part) + "\n"
+
+    def about(self) -> str:
+        """The model, the images and the machine."""
+        model, size = self.model, " x ".join(map(str, self.model.image))
+        rank = "" if model.rank is None else f", rank {model.rank}"
+        sizes = [
+            f"{name} {', '.join(f'{count:,} {layout}' for layout, count in by_layout.items())}"
+            for name, by_layout in (("parameters", model.parameters), ("multiply-adds", model.multiply_adds))
+            if by_layout
+        ]
+        machine = self.machine
+        packages = ", ".join(f"{name} {machine[name]}" for name in ("python", *PACKAGES))
+        accuracy = "" if self.keras_accuracy is None else f"; accuracy in Keras {self.keras_accuracy:.4f}"
+        return (
+            f"{model.kind}, images of {size}, {model.outputs} outputs{rank}; {'; '.join(sizes)}.\n"
+            f"Images from {self.source}: {self.calibration_images:,} calibrated the files, "
+            f"{self.verification_images:,} others verified them{accuracy}.\n"
+            f"Measured on {machine['processor']} with {machine['cores']} cores, {machine['system']}; {packages}."
+        )
+
+    def files_table(self) -> str:
+        """Size and speed."""
+        heads = ["file", "bytes", "of Dense", "weights", "on XNNPACK", "µs", "of Dense", "of Dense, any batch"]
+        return table(
+            heads,
+            [
+                [
+                    str(file),
+                    f"{file.bytes:,}",
+                    number(file.bytes_to_dense),
+                    " ".join(file.weights).lower(),
+                    f"{file.delegated} of {len(file.operators)}",
+                    number(file.microseconds),
+                    number(file.time_to_dense),
+                    number(file.time_to_dense_any),
+                ]
+                for file in self.files
+            ],
+        )
+
+    def differences_table(self) -> str:
+        """Largest and mean |difference|, agreement and accuracy under the default / the reference kernels."""
+        heads = ["default / reference kernels", "max difference", "mean difference", "agreement", "accuracy"]
+        return table(heads, [[str(file), *differences(file.default, file.reference)] for file in self.files])
+
+    def dense_table(self) -> str:
+        """The files that the ratios above are of."""
+        heads = ["file", "bytes", "on XNNPACK", "µs"]
+        return table(
+            heads,
+            [
+                [
+                    f"{file.variant}, batch {file.batch}",
+                    f"{file.bytes:,}",
+                    f"{file.delegated} of {len(file.operators)}",
+                    number(file.microseconds),
+                ]
+                for file in self.dense
+            ],
+        )
+
+
+def differences(default: KernelReport, reference: KernelReport) -> list[str]:
+    """The figures of two sets of kernels in pairs."""
+    pairs = [
+        (default.max_difference, reference.max_difference, ".1e"),
+        (default.mean_difference, reference.mean_difference, ".1e"),
+        (default.agreement, reference.agreement, ".4f"),
+        (default.accuracy, reference.accuracy, ".4f"),
+    ]
+    return ["" if a is None else f"{a:{form}} / {b:{form}}" for a, b, form in pairs]
+
+
+def number(value: float | None) -> str:
+    """Two decimals; nothing for what is not known."""
+    return "" if value is None else f"{value:.2f}"
+
+
+def this_machine() -> dict[str, str | int | None]:
+    """Processor, system and the packages that wrote and ran the files."""
+    return {
+        "processor": platform.machine(),
+        "cores": os.cpu_count(),
+        "system": platform.system(),
+        "python": platform.python_version(),
+        **{package: version(package) for package in PACKAGES},
+    }
