@@ -11,6 +11,7 @@ from keras_bilinear.verification import KernelReport
 from keras_bilinear_export.delegation import delegated_operators
 from keras_bilinear_export.dense import DenseFile
 from keras_bilinear_export.exporting import Written
+from keras_bilinear_export.microcontroller import arena_size
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ class FileFacts:
             in whole numbers, in float32 otherwise.
         time_to_dense_any: The same over Flatten + Dense for any number, which is what Keras' own export writes.
         weights: Types of its weights, biases apart.
+        arena: Bytes of memory it works in on TensorFlow Lite Micro; None if that cannot run it or is not there.
         default, reference: Differences from Keras under the two sets of kernels.
     """
 
@@ -77,6 +79,7 @@ class FileFacts:
     weights: tuple[str, ...]
     operators: tuple[str, ...]
     delegated: int
+    arena: int | None
     default: KernelReport
     reference: KernelReport
 
@@ -139,6 +142,7 @@ def file_facts(file: Written, microseconds: float | None, dense: Mapping[tuple[s
         weights=weight_types(file.content),
         operators=file.export.ops,
         delegated=len(delegated_operators(file.content)),
+        arena=arena(file.content),
         default=proof.default,
         reference=proof.reference,
     )
@@ -149,6 +153,14 @@ def ratio(microseconds: float | None, dense: DenseFacts | None) -> float | None:
     if microseconds is None or dense is None or dense.microseconds is None:
         return None
     return microseconds / dense.microseconds
+
+
+def arena(content: bytes) -> int | None:
+    """The peak arena on a microcontroller, where it can be found out."""
+    try:
+        return arena_size(content)
+    except (ImportError, ValueError):
+        return None
 
 
 def weight_types(content: bytes) -> tuple[str, ...]:

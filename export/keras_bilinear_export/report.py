@@ -18,6 +18,10 @@ OF_DENSE = (
     "float32 or whole numbers, when it takes one image a call, and any batch as in Keras' own export."
 )
 
+ARENA = (
+    "Arena: bytes of memory a file works in on TensorFlow Lite Micro, with its reference kernels on this machine."
+)
+
 
 @dataclass(frozen=True)
 class Report:
@@ -63,6 +67,7 @@ class Report:
             parts += ["## Not written", bullets(reasons)]
         if self.files:
             parts += ["## Files", self.files_table(), OF_DENSE if self.dense else ""]
+            parts += [ARENA if any(file.arena for file in self.files) else ""]
             parts += ["## Against Keras", self.differences_table()]
         if self.dense:
             parts += ["## Flatten + Dense with the same weights", self.dense_table()]
@@ -91,7 +96,17 @@ class Report:
 
     def files_table(self) -> str:
         """Size and speed."""
-        heads = ["file", "bytes", "of Dense", "weights", "on XNNPACK", "µs", "of Dense", "of Dense, any batch"]
+        heads = [
+            "file",
+            "bytes",
+            "of Dense",
+            "weights",
+            "arena",
+            "on XNNPACK",
+            "µs",
+            "of Dense",
+            "of Dense, any batch",
+        ]
         return table(
             heads,
             [
@@ -100,6 +115,7 @@ class Report:
                     f"{file.bytes:,}",
                     number(file.bytes_to_dense),
                     " ".join(file.weights).lower(),
+                    "" if file.arena is None else f"{file.arena:,}",
                     f"{file.delegated} of {len(file.operators)}",
                     number(file.microseconds),
                     number(file.time_to_dense),
