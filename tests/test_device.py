@@ -520,6 +520,14 @@ def test_a_range_that_does_not_begin_at_zero(classify, device, tmp_path):
     np.testing.assert_allclose(classify.Classifier(path).probabilities(half), plain.probabilities(image), atol=1e-5)
 
 
+def test_pixels_beyond_the_calibration_saturate(classify, device):
+    classifier = classify.Classifier(device / "int8.tflite")
+    white = np.ones(classifier.image_size)
+    expected = classifier.probabilities(white)
+    classifier.input_range = (0.0, 1.5)
+    np.testing.assert_array_equal(classifier.probabilities(white), expected)
+
+
 def test_damaged_tflite_files(classify, device, tmp_path):
     """Refused, or run: never another error, whatever byte is wrong."""
     rng = np.random.default_rng(0)
