@@ -99,9 +99,12 @@ def certificate(model: Any, x: Any, y: Any, sample_weight: Any = None) -> Certif
         ValueError: as `fit` does, or if the model has no weights.
     """
     model.expect_built()
-    batch = model.checked(x, y, sample_weight)
-    X, weight = ops.convert_to_tensor(batch.x), ops.convert_to_tensor(batch.weight)
-    C = targets(ops.convert_to_tensor(batch.y), model.units, weight.dtype)
+    return certified(model, *map(ops.convert_to_tensor, model.checked(x, y, sample_weight)))
+
+
+def certified(model: Any, X: Tensor, y: Tensor, weight: Tensor) -> Certificate:
+    """The certificate on data that has been checked already: X (T, M, N), labels of any form, weights (T,)."""
+    C = targets(y, model.units, weight.dtype)
     samples = Samples(C, bm.normalised_weights(weight))
     z = model.logits(X)
     J = float(bm.cross_entropy(z, *samples) + model.penalty())

@@ -214,13 +214,23 @@ def facts_of(
         facts["quantize"] = quantize
     if input_scale is not None:
         facts["input_scale"] = float(input_scale)
-    if images is not None:
-        facts["input_range"] = [float(images.min()), float(images.max())]
-    elif input_scale is not None:
-        facts["input_range"] = [0.0, 1.0 / float(input_scale)]
+    if images is not None or input_scale is not None:
+        facts["input_range"] = input_range(images, input_scale)
     if labels is not None:
         facts["labels"] = checked_names(labels, graph.units)
     return facts
+
+
+def input_range(images: np.ndarray | None, input_scale: float | None) -> list[float]:
+    """The least and the largest pixel the file is meant for, black and white: not just those of some images.
+
+    Scaled pixels go from 0 to 1, or from -1 if some are negative; without a scale, so do those that fit.
+    """
+    white = 1.0 if input_scale is None else 1.0 / float(input_scale)
+    low, high = (0.0, white) if images is None else (float(images.min()), float(images.max()))
+    if input_scale is None:
+        return [0.0 if low >= 0 else min(-1.0, low), white if high <= white else high]
+    return [0.0 if low >= 0 else -white, white]
 
 
 def checked_names(labels: Sequence[str], units: int) -> list[str]:

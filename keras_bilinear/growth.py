@@ -4,6 +4,7 @@ With a_{l,k} = 0 the gradient for b_{l,k} vanishes: such a rank can only be star
 to first order, along W_k + eta u v^T with (u, v) the top singular pair of -G_k, G_k = dV/dW_k.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from keras import ops
@@ -55,7 +56,8 @@ def wake_silent_ranks(
 ) -> Factors:
     """Gives the silent ranks of each class the leading singular pairs of -G_k, as far as an exact line search goes.
 
-    Keeps the factors as they are if J would rise, and ranks beyond min(M, N). X (T, M, N).
+    Pairs that would not lower J stay silent: under the sum penalty those whose singular value is below alpha. Keeps
+    the factors as they are if J would rise, and ranks beyond min(M, N). X (T, M, N).
     """
     A, B, bias = factors
     (L, M, K), N = A.shape, B.shape[1]
@@ -65,22 +67,39 @@ def wake_silent_ranks(
     silent = silent_ranks(X, factors)
     turn = ops.maximum(ops.cumsum(ops.cast(silent, "int32"), axis=0) - 1, 0)[:, None, :]
     u, v = ops.take_along_axis(u, turn, axis=0), ops.take_along_axis(v, turn, axis=0)
-    woken = ops.logical_and(silent[:, None, :], ops.any(u != 0, axis=1, keepdims=True))
-    u, v = ops.where(woken, u, ops.zeros_like(u)), ops.where(woken, v, ops.zeros_like(v))
-    size = ops.sqrt(reach(X, samples, start, u, v))
-    grown = Factors(ops.where(woken, size * u, A), ops.where(woken, size * v, B), bias)
-    falls = at(X, samples, grown, alpha, penalty).J <= start.J
-    return Factors(ops.where(falls, grown.A, A), ops.where(falls, grown.B, B), bias)
+    # Both factors have the root of the singular value for their norm; a pair enters by how much it promises.
+    value = ops.sum(u * u, axis=1, keepdims=True)
+    promise = ops.maximum(value - alpha * penalty.entry_cost, 0) / ops.maximum(value, 1e-30)
+    woken = ops.logical_and(silent[:, None, :], promise > 0)
+    u, v = (ops.where(woken, ops.sqrt(promise) * part, ops.zeros_like(part)) for part in (u, v))
+
+    def grown(eta: Tensor | float) -> Factors:
+        size = ops.sqrt(ops.cast(eta, A.dtype))
+        return Factors(ops.where(woken, size * u, A), ops.where(woken, size * v, B), bias)
+
+    better = grown(reach(X, samples, start, u, v, lambda eta: alpha * penalty.value(*grown(eta)[:2])))
+    falls = at(X, samples, better, alpha, penalty).J <= start.J
+    return Factors(ops.where(falls, better.A, A), ops.where(falls, better.B, B), bias)
 
 
-def reach(X: Tensor, samples: Samples, start: Start, u: Tensor, v: Tensor) -> Tensor:
-    """The eta > 0 that minimises V along W + eta sum_l u v^T, a convex function."""
+def reach(
+    X: Tensor, samples: Samples, start: Start, u: Tensor, v: Tensor, penalty: Callable[[float], Tensor]
+) -> Tensor:
+    """The eta > 0 that minimises J along W + eta sum_l u v^T, a convex function.
+
+    `penalty` maps eta to alpha R there. All three are quadratic in eta, for factors grow with its root.
+    """
     dz, nothing = bm.logits(X, u, v), ops.zeros_like(start.J)
     V = bm.cross_entropy(start.z, samples.targets, samples.weights)
-    slope = inner(samples.residual(start.p), dz)
+    R0, R1, R2 = penalty(0.0), penalty(1.0), penalty(2.0)
+    bent, slope = R2 - 2 * R1 + R0, (4 * R1 - 3 * R0 - R2) / 2
+
+    def quadratic(eta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return R0 + eta * (slope + eta * bent / 2), slope + eta * bent, bent
+
     # line_search reads the slope off the gradient and the direction: here both are the scalar eta's.
-    point = Point(nothing, start.z, V, slope, start.p)
-    return line_search(Path(dz, None, lambda eta: (nothing,) * 3), samples, point, ops.ones_like(slope))[0]
+    point = Point(nothing, start.z, V + R0, inner(samples.residual(start.p), dz) + slope, start.p)
+    return line_search(Path(dz, None, quadratic), samples, point, ops.ones_like(slope))[0]
 
 
 def at(X: Tensor, samples: Samples, factors: Factors, alpha: Tensor, penalty: type[Penalty]) -> Start:

@@ -1,9 +1,10 @@
 """The float32 graph that is left of a model at inference: rebuilt from its NumPy weights, never the training graph.
 
-Weights are constants, and z_k = sum_l a_{l,k}^T X b_{l,k} + bias_k is computed in one of four lowerings:
+Weights are constants, and z_k = sum_l a_{l,k}^T X b_{l,k} + bias_k is computed in one of five lowerings:
 
     factored, K >= 2            X B, times A element by element, one sum      L times the multiply-adds of merged
     the same, to be quantised   X B, then A as a depthwise convolution        both factors int8, one scale a class
+    factored, ranks differ      as either, columns in use only, added up by a matrix of 0 and 1
     factored, K = 1             X B, flattened, times A
     merged                      flattened X times W = sum_l a b^T             M N K weights, fewest multiply-adds
 
@@ -69,7 +70,7 @@ def inference_graph(
     bias = None if model.head.bias is None else finite_float32(as_numpy(model.head.bias))
     z = scores(tuple(map(finite_float32, weights)), bias, quantized)
     squash = {"logits": tf.identity, "probabilities": tf.sigmoid if model.units == 1 else tf.nn.softmax}[output]
-    parameters = sum(w.size for w in weights) + (0 if bias is None else bias.size)
+    parameters = count(weights, bias)
     return InferenceGraph(z, squash, model.image_size, model.units, output, layout, parameters)
 
 
@@ -78,7 +79,7 @@ def float64_weights(model: Any, layout: str, input_scale: float) -> tuple[np.nda
     if isinstance(model, LinearBaseline):
         return (as_numpy(model.head.kernel).astype("float64") * input_scale,)
     A, B = (factor.astype("float64") for factor in model.factors())
-    return (merged_kernel(A, B * input_scale),) if layout == "merged" else (A, B * input_scale)
+    return (merged_kernel(A, B * input_scale),) if layout == "merged" else in_use(A, B * input_scale)
 
 
 def network_graph(
@@ -112,12 +113,12 @@ class LoweredBilinear(keras.layers.Layer):
     def __init__(self, layer: BilinearDense, layout: str, quantized: bool):
         super().__init__(name=layer.name, dtype="float32")
         A, B = (np.asarray(factor, "float64") for factor in (layer.A, layer.B))
-        weights = (merged_kernel(A, B),) if layout == "merged" else (A, B)
+        weights = (merged_kernel(A, B),) if layout == "merged" else in_use(A, B)
         bias = None if layer.bias is None else finite_float32(as_numpy(layer.bias))
         self.scores = scores(tuple(map(finite_float32, weights)), bias, quantized)
         self.activation, self.matrix_shape = layer.activation, layer.matrix_shape
         self.compute_output_shape = layer.compute_output_shape
-        self.parameters = sum(w.size for w in weights) + (0 if bias is None else bias.size)
+        self.parameters = count(weights, bias)
 
     def call(self, X: Tensor) -> Tensor:
         z = self.scores(tf.reshape(X, (-1, *self.matrix_shape)))
@@ -131,6 +132,8 @@ def scores(weights: tuple[np.ndarray, ...], bias: np.ndarray | None, quantized: 
         z = merged_scores(*weights)
     elif weights[0].shape[2] == 1:
         z = single_score(*weights)
+    elif is_ragged(*weights):
+        z = ragged_scores(weights[0], weights[1], quantized)
     else:
         z = depthwise_scores(*weights) if quantized else factored_scores(*weights)
     return z if bias is None else lambda X: z(X) + bias
@@ -159,6 +162,52 @@ def depthwise_scores(A: np.ndarray, B: np.ndarray) -> Callable[[Tensor], Tensor]
         return tf.reshape(tf.nn.depthwise_conv2d(maps, kernel, [1, 1, 1, 1], "VALID"), (-1, K))
 
     return z
+
+
+def ragged_scores(A: np.ndarray, B: np.ndarray, quantized: bool) -> Callable[[Tensor], Tensor]:
+    """As the two above, for classes of different ranks: the columns in use, and a matrix of 0 and 1 that adds."""
+    M, N = A.shape[1], B.shape[1]
+    rank, k = np.nonzero(used(A, B))
+    rows, columns = A[rank, :, k].T, B[rank, :, k].T
+    adds = np.eye(A.shape[2], dtype="float32")[k]
+
+    def z(X: Tensor) -> Tensor:
+        XB = tf.matmul(tf.reshape(X, (-1, N)), columns)
+        if quantized:
+            maps = tf.reshape(XB, (-1, M, 1, len(k)))
+            forms = tf.nn.depthwise_conv2d(maps, rows[:, None, :, None], [1, 1, 1, 1], "VALID")
+            return tf.matmul(tf.reshape(forms, (-1, len(k))), adds)
+        return tf.matmul(tf.reduce_sum(tf.reshape(XB, (-1, M, len(k))) * rows, axis=1), adds)
+
+    return z
+
+
+def used(A: np.ndarray, B: np.ndarray) -> np.ndarray:
+    """Which ranks of which classes are in use, (L, K): the factors of the others are zero."""
+    return np.logical_and(A.any(axis=1), B.any(axis=1))
+
+
+def in_use(A: np.ndarray, B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The factors without the ranks that no class uses; those of each class in front. W is unchanged."""
+    order = np.argsort(~used(A, B), axis=0, kind="stable")[:, None, :]
+    L = max(1, int(used(A, B).sum(axis=0).max()))
+    return np.take_along_axis(A, order, axis=0)[:L], np.take_along_axis(B, order, axis=0)[:L]
+
+
+def is_ragged(A: np.ndarray, B: np.ndarray) -> bool:
+    """Whether the columns in use, and the matrix that adds them up, are fewer numbers than all columns."""
+    (L, M, K), N = A.shape, B.shape[1]
+    return int(used(A, B).sum()) * (M + N + K) < L * K * (M + N)
+
+
+def count(weights: tuple[np.ndarray, ...], bias: np.ndarray | None) -> int:
+    """Numbers of the model that are stored: without columns that are not in use."""
+    if len(weights) == 2 and weights[0].shape[2] > 1 and is_ragged(*weights):
+        A, B = weights
+        stored = int(used(A, B).sum()) * (A.shape[1] + B.shape[1])
+    else:
+        stored = sum(w.size for w in weights)
+    return stored + (0 if bias is None else bias.size)
 
 
 def single_score(A: np.ndarray, B: np.ndarray) -> Callable[[Tensor], Tensor]:

@@ -11,10 +11,14 @@ from keras_bilinear import penalties
 from keras_bilinear.arguments import non_negative, positive_integer
 from keras_bilinear.bilinear_math import Tensor
 from keras_bilinear.blocks import Factors, blocks_per_sweep
+from keras_bilinear.callbacks import AutomaticRank
 from keras_bilinear.descent import Samples, Solution
 from keras_bilinear.initializers import OrthogonalizedUniform
 from keras_bilinear.layers import BilinearDense
 from keras_bilinear.regression import ImageRegression
+
+MOST_RANKS = 8
+"""What rank="auto" may grow to."""
 
 
 class BilinearRegression(ImageRegression):
@@ -23,7 +27,7 @@ class BilinearRegression(ImageRegression):
     def __init__(
         self,
         units: int,
-        rank: int,
+        rank: int | str,
         alpha: float,
         penalty: str,
         use_bias: bool,
@@ -33,12 +37,18 @@ class BilinearRegression(ImageRegression):
         dtype: Any,
     ):
         super().__init__(units, alpha, use_bias, input_shape, name, dtype)
-        self.rank = positive_integer("rank", rank)
+        self.rank_is_automatic = isinstance(rank, str) and rank == "auto"
+        if self.rank_is_automatic and penalty != "sum":
+            raise ValueError(
+                'Expected penalty="sum" with rank="auto": under no other penalty has J an optimal rank. '
+                f"Received: penalty={penalty!r}"
+            )
+        self.rank = MOST_RANKS if self.rank_is_automatic else positive_integer("rank", rank)
         self.penalty_name = penalty
         self.seed = seed
         self.head = BilinearDense(
             units,
-            rank,
+            self.rank,
             use_bias=use_bias,
             right_initializer=OrthogonalizedUniform(seed),
             factor_penalty=penalties.get(penalty, alpha),
@@ -60,6 +70,13 @@ class BilinearRegression(ImageRegression):
     @property
     def num_blocks(self) -> int:
         return blocks_per_sweep(self.optimizer.blocks, self.rank)
+
+    def with_turns(self, callbacks: Any) -> list[keras.callbacks.Callback]:
+        given = super().with_turns(callbacks)
+        automatic = self.rank_is_automatic and self.is_exact
+        if automatic and not any(isinstance(callback, AutomaticRank) for callback in given):
+            given.append(AutomaticRank())
+        return given
 
     def solve_active_block(self, X: Tensor, samples: Samples, active: Tensor) -> Solution:
         head, dtype = self.head, X.dtype
@@ -95,6 +112,11 @@ class BilinearRegression(ImageRegression):
         self.expect_built()
         return ops.convert_to_numpy(bm.merged_weights(self.head.A, self.head.B))
 
+    def ranks(self) -> np.ndarray:
+        """How many ranks each class uses, (K,): those whose factors are not zero."""
+        A, B = self.factors()
+        return np.sum(A.any(axis=1) & B.any(axis=1), axis=0)
+
     def canonicalize(self) -> None:
         """Replaces the factors by the SVD of every W_k: balanced, ordered by singular value, sign fixed.
 
@@ -105,7 +127,11 @@ class BilinearRegression(ImageRegression):
         self.head.assign_factors(*bm.canonical_factors(self.head.A, self.head.B))
 
     def get_config(self) -> dict[str, Any]:
-        own = {"rank": self.rank, "penalty": self.penalty_name, "seed": self.seed}
+        own = {
+            "rank": "auto" if self.rank_is_automatic else self.rank,
+            "penalty": self.penalty_name,
+            "seed": self.seed,
+        }
         return {**super().get_config(), **own}
 
 
@@ -115,7 +141,8 @@ class BilinearSoftmaxRegression(BilinearRegression):
 
     Args:
         units: K, the number of classes, 2 or more.
-        rank: L, the number of bilinear forms in each class.
+        rank: L, the number of bilinear forms in each class; "auto" with penalty="sum" finds it, up to 8, by the
+            callback `AutomaticRank`.
         alpha: Weight of the penalty, >= 0.
         penalty: "product" (the paper's choice), "sum" or "frobenius".
         use_bias: Whether each class has an intercept, which is not penalised.
@@ -133,7 +160,7 @@ class BilinearSoftmaxRegression(BilinearRegression):
     def __init__(
         self,
         units: int,
-        rank: int,
+        rank: int | str,
         alpha: float = 0.0,
         penalty: str = "product",
         use_bias: bool = False,
@@ -162,7 +189,7 @@ class BilinearLogisticRegression(BilinearRegression):
 
     def __init__(
         self,
-        rank: int,
+        rank: int | str,
         alpha: float = 0.0,
         penalty: str = "product",
         use_bias: bool = False,

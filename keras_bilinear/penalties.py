@@ -29,6 +29,9 @@ class Penalty:
         ValueError: if alpha is negative, not finite or not a number.
     """
 
+    entry_cost = 0.0
+    """dR/d eta where a rank enters as a = sqrt(eta) u, b = sqrt(eta) v with |u| = |v| = 1, beside no other rank."""
+
     def __init__(self, alpha: float):
         self.alpha = non_negative("alpha", alpha)
 
@@ -83,6 +86,8 @@ def couple(Q: Tensor, A: Tensor) -> Tensor:
 @keras.saving.register_keras_serializable(package="keras_bilinear")
 class Sum(Penalty):
     """R = 1/2 sum_l (|a_l|^2 + |b_l|^2) (Eq. R.AB.sum): the nuclear norm of W at its minimum."""
+
+    entry_cost = 1.0
 
     @staticmethod
     def coupling(B: Tensor) -> Tensor:

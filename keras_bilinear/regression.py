@@ -49,6 +49,8 @@ class ImageRegression(AlternatingTraining, keras.Model):
         self.jit_solver = False
         self._jit_choice: bool | str = "auto"
         self._full_batch: bytes | None = None
+        # While `fit` runs on arrays: images, labels and weights, for callbacks that look at J as a whole.
+        self.training_data: tuple[Any, Any, Any] | None = None
         self._compiled_parts_built = False
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
@@ -167,7 +169,10 @@ class ImageRegression(AlternatingTraining, keras.Model):
         """
         if not self.compiled:
             self.compile()
-        return super().fit(*args, **kwargs)
+        try:
+            return super().fit(*args, **kwargs)
+        finally:
+            self.training_data = None
 
     def prepare(self, options: dict[str, Any]) -> dict[str, Any]:
         if options.get("class_weight") is not None:
@@ -195,6 +200,7 @@ class ImageRegression(AlternatingTraining, keras.Model):
             options["validation_data"] = tuple(held_out)
         warn_of_one_class(batch, self.units)
         warn_of_scale(batch.x)
+        self.training_data = batch.x, batch.y, batch.weight
         return {**options, "x": batch.x, "y": batch.y, "sample_weight": batch.weight}
 
     def checked(self, x: Any, y: Any, sample_weight: Any = None, class_weight: Any = None) -> Batch:
@@ -241,7 +247,8 @@ class ImageRegression(AlternatingTraining, keras.Model):
             )
         options["steps_per_epoch"] = options.get("steps_per_epoch") or self.num_blocks
         # As tensors already: a data set made of NumPy arrays holds two copies of them.
-        batch = tuple(tf.convert_to_tensor(part) for part in (x, y, weight))
+        batch = tf.convert_to_tensor(x), tf.convert_to_tensor(y), tf.convert_to_tensor(weight)
+        self.training_data = batch
         # There is nothing to tune or to rewrite in this pipeline. A tuner may sleep at the end of a fit for as long
         # as that took, and rewriting copies the images.
         plain = tf.data.Options()

@@ -50,12 +50,33 @@ def test_fresh_factors_take_the_leading_singular_pairs_of_the_negative_gradient(
     for k in range(K):
         G = np.mean((p - case.C)[:, k, None, None] * np.asarray(case.X), axis=0)
         U, s, Vt = np.linalg.svd(-G)
-        expected = (U[:, :2] * s[:2]) @ Vt[:2]
+        # Under the sum penalty a pair costs alpha, whatever it gives.
+        gain = s[:2] - (ALPHA if name == "sum" else 0.0)
+        expected = (U[:, :2] * gain) @ Vt[:2]
         W = np.asarray(bm.merged_weights(A, B))[k]
         eta = np.sum(W * expected) / np.sum(expected**2)
         assert eta > 0
         np.testing.assert_allclose(W, eta * expected, atol=1e-10)
     assert case.objective(A, B, name) < case.objective(zeros, case.B, name)
+
+
+def test_pairs_that_cost_more_than_they_give_stay_silent():
+    case = Case()
+    everything = wake_silent_ranks(
+        case.X, case.samples, Factors(ops.zeros_like(case.A), case.B, None), 1e3, penalties.Sum
+    )
+    assert not np.any(everything.A)
+    np.testing.assert_array_equal(everything.B, case.B)
+
+
+@pytest.mark.parametrize("name", penalties.PENALTIES)
+def test_it_goes_as_far_as_J_falls(name):
+    """Neither a shorter nor a longer step along the same pairs gives a smaller J."""
+    case = Case()
+    A, B, _ = case.wake(ops.zeros_like(case.A), case.B, penalty=penalties.PENALTIES[name])
+    J = case.objective(A, B, name)
+    for factor in (0.9, 1.1):
+        assert case.objective(factor * A, factor * B, name) > J
 
 
 def test_sounding_ranks_keep_what_they_have():

@@ -7,7 +7,7 @@ from ai_edge_litert.interpreter import Interpreter
 
 import keras_bilinear as kb
 from keras_bilinear import litert, quantization, verification
-from keras_bilinear.export import export_tflite
+from keras_bilinear.export import export_tflite, input_range
 from keras_bilinear.inference_graph import inference_graph
 from keras_bilinear.verification import VerificationError, verify_tflite
 from tests.files import oracle, random_images, random_model, run
@@ -174,7 +174,7 @@ def test_metadata_say_what_was_said(tmp_path):
     assert litert.metadata((tmp_path / "m.tflite").read_bytes()) == {
         "quantize": "int8",
         "input_scale": 1 / 255,
-        "input_range": [float(images.min()), float(images.max())],
+        "input_range": [0.0, 255.0],
         "labels": ["a", "b", "c"],
     }
     export_tflite(random_model("BLR"), tmp_path / "m.tflite", input_scale=0.5, labels=("no", "yes"))
@@ -183,6 +183,22 @@ def test_metadata_say_what_was_said(tmp_path):
         "input_range": [0.0, 2.0],
         "labels": ["no", "yes"],
     }
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "input_scale", "expected"),
+    [
+        (0.0, 0.9, None, [0.0, 1.0]),
+        (0.2, 15.0, None, [0.0, 15.0]),
+        (-0.9, 0.8, None, [-1.0, 1.0]),
+        (-2.0, 3.0, None, [-2.0, 3.0]),
+        (3.0, 250.0, 1 / 255, [0.0, 255.0]),
+        (-100.0, 120.0, 1 / 128, [-128.0, 128.0]),
+    ],
+)
+def test_the_range_is_that_of_any_image(low, high, input_scale, expected):
+    """A file that took the brightest pixel of some images for white would brighten all others."""
+    assert input_range(np.array([low, high]), input_scale) == pytest.approx(expected)
 
 
 def test_weights_that_stay_in_float_are_reported(tmp_path):
