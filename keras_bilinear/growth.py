@@ -24,7 +24,7 @@ class Start(NamedTuple):
     J: Tensor
 
 
-NEGLIGIBLE = 1e-3
+NEGLIGIBLE = 2e-2
 """A rank that moves no logit of a typical image by more than this is silent."""
 
 
