@@ -37,7 +37,7 @@ from keras_bilinear.losses import targets
 
 NEGLIGIBLE = 1e-2
 """Singular values below this fraction of the largest of their class do not count for its effective rank."""
-BISECTIONS, NEWTON_STEPS = 12, 20
+BISECTIONS, NEWTON_STEPS = 12, 100
 
 
 @dataclass(frozen=True)
@@ -108,15 +108,16 @@ def certified(model: Any, X: Tensor, y: Tensor, weight: Tensor) -> Certificate:
     samples = Samples(C, bm.normalised_weights(weight))
     z = model.logits(X)
     J = float(bm.cross_entropy(z, *samples) + model.penalty())
-    if model.head.bias is not None:
-        z = z + ops.cast(best_bias_change(z, samples), z.dtype)
-    p = bm.probabilities(z)
-    G = gradient(X, samples, p)
+    change = np.zeros(model.units) if model.head.bias is None else best_bias_change(z, samples)
+    p = C if change is None else bm.probabilities(z + ops.cast(change, z.dtype))
+    G = gradient(X, samples, p).astype("float64")
     W = model.weight_matrices()
     sigma = np.linalg.svd(W, compute_uv=False)
     bound = BOUNDS[model.penalty_name if hasattr(model, "penalty_name") else "frobenius"]
     rank = getattr(model, "rank", min(W.shape[1:]))
     dual, ratios, note = bound(samples, p, G, sigma, float(model.alpha), rank)
+    if change is None:  # q = c, where there is no gradient: the bound is the entropy of the labels
+        ratios, note = None, "The bias is so far from its optimum that nothing but the labels bounds J."
     ranks = np.sum(sigma > NEGLIGIBLE * sigma[:, :1], axis=1)
     freedom = int(np.sum(ranks * (sum(W.shape[1:]) - ranks))) + (0 if model.head.bias is None else model.units)
     return Certificate(J, dual, ratios, sigma, ranks, freedom, note)
@@ -161,7 +162,7 @@ def frobenius_bound(
         "J* is the least J of the linear model with the same penalty, of full rank: the gap is what the rank costs "
         "and what the fit lacks, and does not say which. The sum and the product penalty tell."
     )
-    return best_scale(samples, p, np.sum(G.astype("float64") ** 2) / (2 * alpha)), None, note
+    return best_scale(samples, p, np.sum(G**2) / (2 * alpha)), None, note
 
 
 BOUNDS = {"sum": sum_bound, "product": product_bound, "frobenius": frobenius_bound}
@@ -199,21 +200,41 @@ def best_scale(samples: Samples, p: Tensor, quadratic: float) -> float:
             low, high = (middle, high) if slope(middle) > 0 else (low, middle)
     else:
         low = 1.0
-    return entropy(samples, p, low) - low**2 * float(quadratic)
+    return entropy(samples, p, low) - (low**2 * float(quadratic) if low else 0.0)
 
 
-def best_bias_change(z: Tensor, samples: Samples) -> np.ndarray:
-    """What the bias lacks at the present W, (K,): Newton's method on a convex function of K numbers, in float64."""
+def best_bias_change(z: Tensor, samples: Samples) -> np.ndarray | None:
+    """What the bias lacks at the present W, (K,): damped Newton steps on a convex function, in float64.
+
+    None where they do not get there; then nothing is known of a free bias.
+    """
     z, C, w = (ops.convert_to_numpy(part).astype("float64") for part in (z, *samples))
     change = np.zeros(z.shape[1])
+    V, p = likelihood(z, C, w)
     for _ in range(NEWTON_STEPS):
-        e = np.exp(z + change - np.max(z + change, axis=1, keepdims=True))
-        p = 1 / (1 + np.exp(-(z + change))) if z.shape[1] == 1 else e / e.sum(axis=1, keepdims=True)
         g = w @ (p - C)
+        if np.abs(g).max() <= 1e-10 * w.sum():
+            return change
         H = np.diag(w @ p) - (w[:, None] * p).T @ p
-        # A shift of all K changes nothing: the smallest of the solutions.
-        step = np.linalg.lstsq(H, -g, rcond=1e-10)[0]
-        change += np.clip(step, -1.0, 1.0)
-        if np.abs(g).max() < 1e-12:
-            break
-    return change
+        # A shift of all K changes nothing, so H is singular: the smallest of the solutions.
+        step = np.linalg.lstsq(H, -g, rcond=1e-12)[0]
+        # Where the curvature has all but vanished, a step is as long as a logit can be wrong.
+        step *= min(1.0, 10.0 / max(np.abs(step).max(), 1e-300))
+        while True:
+            V_new, p_new = likelihood(z + change + step, C, w)
+            if V_new <= V + 0.25 * g @ step or np.abs(step).max() < 1e-12:
+                break
+            step /= 2
+        change, V, p = change + step, V_new, p_new
+    return None
+
+
+def likelihood(z: np.ndarray, C: np.ndarray, w: np.ndarray) -> tuple[float, np.ndarray]:
+    """V and the probabilities, in float64 and without overflow."""
+    if z.shape[1] == 1:
+        return float(w @ np.logaddexp(0.0, (1 - 2 * C) * z)[:, 0]), 0.5 * (1 + np.tanh(z / 2))
+    u = z - np.sum(C * z, axis=1, keepdims=True)
+    top = u.max(axis=1, keepdims=True)
+    e = np.exp(u - top)
+    total = e.sum(axis=1, keepdims=True)
+    return float(w @ (top + np.log(total))[:, 0]), e / total

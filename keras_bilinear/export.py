@@ -4,9 +4,10 @@ import contextlib
 import math
 import os
 import shutil
+import threading
 import uuid
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from keras_bilinear.arguments import positive_integer
 from keras_bilinear.inference_graph import SIGNATURE, ImageModel, InferenceGraph, inference_graph
 from keras_bilinear.quantization import (
     FLOAT_WEIGHTS,
+    check_loops,
     checked_mode,
     checked_representative_data,
     configure,
@@ -26,6 +28,7 @@ from keras_bilinear.quantization import (
 )
 from keras_bilinear.verification import VerificationReport, checked_data, verified
 
+CONVERTING = threading.Lock()
 SAVED_MODEL_ENTRIES = {"saved_model.pb", "fingerprint.pb", "variables", "assets", "assets.extra"}
 
 
@@ -119,7 +122,9 @@ def export_tflite(
             factors and are always merged.
         output: "probabilities" or "logits"; of other Keras models, what their last layer gives.
         representative_data: 32 or more real images (T, M, N), in the file's units, that set the ranges of the
-            activations for "int8" and "int16x8". With any other `quantize` they only tell the range of the pixels.
+            activations for "int8" and "int16x8"; at most 512 of them are used. A generator of images, as TFLite's
+            converter takes it, and a data set of images will do. With any other `quantize` they only tell the range
+            of the pixels.
         input_scale: Factor from the file's pixels to the model's, finite and > 0; 1/255 lets a model that was
             trained on 0..1 read raw 0..255. It is multiplied into the weights and costs nothing.
         labels: K names of the classes, or two for a binary model; written into the file's metadata.
@@ -147,10 +152,11 @@ def export_tflite(
     images = checked_representative_data(representative_data, graph, quantize, input_scale)
     facts = facts_of(graph, quantize, input_scale, images, labels)
     batch = None if batch_size is None else positive_integer("batch_size", batch_size)
-    held_out = None if validation_data is None else checked_data(model, *validation_data)
+    held_out = None if validation_data is None else checked_data(model, *x_and_y(validation_data))
     target = checked_target(path)
-    if target.is_dir():
-        raise ValueError(f"Expected `path` to be a file. Received: path={str(path)!r}, a folder")
+    if target.exists() and not target.is_file():
+        kind = "a folder" if target.is_dir() else "a device or a pipe"
+        raise ValueError(f"Expected `path` to be a file. Received: path={str(path)!r}, {kind}")
     content = tflite_content(graph, batch, quantize, io, images)
     if facts:
         content = litert.with_metadata(content, facts)
@@ -187,10 +193,12 @@ def tflite_content(
 ) -> bytes:
     """What the file of a graph holds, but for its metadata."""
     module, serve = graph.traced(batch_size)
+    check_loops(serve, quantize)
     converter = tf.lite.TFLiteConverter.from_concrete_functions([serve], module)
     configure(converter, quantize, io, images, batch_size)
     try:
-        with warnings.catch_warnings():
+        # One at a time: the filters of warnings belong to the whole process.
+        with CONVERTING, warnings.catch_warnings():
             # The converter calibrates with an interpreter that TensorFlow itself calls deprecated.
             warnings.filterwarnings("ignore", r"\s*Warning: tf\.lite\.Interpreter is deprecated")
             return converter.convert()
@@ -199,6 +207,14 @@ def tflite_content(
         if not missing:
             raise
         raise ValueError(f"Expected a network of LiteRT's built-in operators. Received: {missing[0]}") from error
+
+
+def x_and_y(validation_data: Any) -> tuple[Any, ...]:
+    """(x,) or (x, y), or a ValueError that says what came instead."""
+    if not isinstance(validation_data, tuple | list) or not 1 <= len(validation_data) <= 2:
+        kind = f"{len(validation_data)} parts" if isinstance(validation_data, tuple | list) else "no tuple"
+        raise ValueError(f"Expected `validation_data` to be (x, y) or (x,), arrays. Received: {kind}")
+    return tuple(validation_data)
 
 
 def facts_of(
@@ -236,10 +252,15 @@ def input_range(images: np.ndarray | None, input_scale: float | None) -> list[fl
 def checked_names(labels: Sequence[str], units: int) -> list[str]:
     """One name for each class, all different, or a ValueError."""
     classes = max(units, 2)
-    names = [] if isinstance(labels, str) else list(labels)
-    if len(names) != classes or len(set(names)) != classes or not all(isinstance(n, str) and n for n in names):
+    names = list(labels) if isinstance(labels, Iterable) and not isinstance(labels, str) else []
+    if len(names) != classes or len(set(names)) != classes or not all(map(is_text, names)):
         raise ValueError(f"Expected `labels` to be {classes} different names. Received: labels={labels!r}")
-    return names
+    return [str(name) for name in names]
+
+
+def is_text(name: Any) -> bool:
+    """Whether it is a name that a file can hold: not empty, and no half of a character."""
+    return isinstance(name, str) and bool(name) and name.encode(errors="ignore").decode() == name
 
 
 def check_fitted(model: ImageModel) -> None:

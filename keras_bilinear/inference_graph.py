@@ -63,6 +63,8 @@ def inference_graph(
     one_of("layout", layout, LAYOUTS)
     one_of("output", output, OUTPUTS)
     scale = 1.0 if input_scale is None else positive("input_scale", input_scale)
+    if not 1e-30 <= scale <= 1e30:
+        raise ValueError(f"Expected `input_scale` within float32. Received: input_scale={input_scale!r}")
     if not isinstance(model, BilinearRegression | LinearBaseline):
         return network_graph(model, layout, output, scale, quantized)
     layout = "merged" if isinstance(model, LinearBaseline) else layout
@@ -103,8 +105,24 @@ def network_graph(
         # With constants for its variables, which a TFLite file could not read when it runs.
         return lowered.stateless_call(trainable, others, X, training=False)[0]
 
+    check_output(outputs, network, output, input_scale)
     parameters = lowered.count_params() + sum(layer.parameters for layer in bilinear)
     return InferenceGraph(outputs, tf.identity, image_shape(network), units(network), output, layout, parameters)
+
+
+def check_output(
+    outputs: Callable[[Tensor], Tensor], network: keras.Model, output: str, input_scale: float
+) -> None:
+    """Raises a ValueError where the scores of some random images are plainly not what `output` says they are."""
+    images = np.random.default_rng(0).uniform(size=(16, *image_shape(network))) / input_scale
+    scores = outputs(tf.constant(images, tf.float32)).numpy()
+    within = bool(np.all((scores >= 0) & (scores <= 1)))
+    distributions = within and (scores.shape[1] == 1 or np.allclose(scores.sum(axis=1), 1, atol=1e-3))
+    if distributions if output == "logits" else not within:
+        raise ValueError(
+            f"Expected `output` to say what the network's last layer gives. Received: output={output!r} for scores "
+            f"from {scores.min():.2g} to {scores.max():.2g}"
+        )
 
 
 class LoweredBilinear(keras.layers.Layer):
@@ -242,9 +260,13 @@ def as_numpy(variable: Any) -> np.ndarray:
 
 
 def constant(variable: Any) -> Tensor:
-    """The present value of a Keras variable; the state of a random generator is a whole number."""
+    """The present value of a Keras variable.
+
+    The state of a random generator is a whole number. Where training stands may be infinite, and is not read.
+    """
     value = as_numpy(variable)
-    return tf.constant(finite_float32(value) if value.dtype.kind == "f" else value)
+    checked = value.dtype.kind == "f" and not getattr(variable, "is_training_state", False)
+    return tf.constant(finite_float32(value) if checked else value)
 
 
 def finite_float32(weights: np.ndarray) -> np.ndarray:

@@ -1,6 +1,6 @@
 """How the numbers of a TFLite file are stored, and the images that calibrate the ranges of its activations."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -21,9 +21,10 @@ FLOAT_WEIGHTS = (None, "float16")
 LEAST_IMAGES, MOST_IMAGES = 32, 512
 """Images that calibrate as well as hundreds do, and those of very many that are taken, evenly spaced."""
 UNITS = 16.0
-"""Pixels times the input scale should be around 1; by this factor or more off, they are in other units."""
+"""Pixels times the input scale that are so many times smaller or larger than 1 may be in other units."""
 SATURATED = 50.0
 """A lead of the first class over the second, in logits, that few models have on half of their images."""
+LOOPS = ("While", "StatelessWhile", "If", "StatelessIf")
 
 
 def lowered_for_integers(quantize: str | None) -> bool:
@@ -53,7 +54,7 @@ def checked_representative_data(
                 f"quantize={quantize!r}. Received: representative_data=None"
             )
         return None
-    images = images_of(data, graph.image_shape, "representative_data")
+    images = images_of(collected(data, graph.image_shape), graph.image_shape, "representative_data")
     if len(images) < LEAST_IMAGES:
         raise ValueError(
             f"Expected {LEAST_IMAGES} or more images as `representative_data`. Received: {len(images)}"
@@ -67,12 +68,40 @@ def checked_representative_data(
     return images
 
 
+def collected(data: Any, shape: tuple[int, ...]) -> Any:
+    """`data` as one array, thinned out, whether it came as one or as the converter of TFLite takes it.
+
+    That is a function that gives an iterable, or an iterable, of images or batches, alone, first in a list or
+    tuple, or in a dict; of those the first are taken.
+    """
+    data = data() if callable(data) else data
+    if hasattr(data, "__array__") or isinstance(data, list | tuple) or not isinstance(data, Iterable):
+        return thinned(as_array(data, "representative_data"))
+    images: list[np.ndarray] = []
+    for item in data:
+        part = next(iter(item.values())) if isinstance(item, dict) else item
+        part = as_array(part[0] if isinstance(part, list | tuple) else part, "representative_data")
+        images += [part] if part.shape in alike(shape) else list(part)
+        if len(images) >= MOST_IMAGES:
+            break
+    return images_of(images[:MOST_IMAGES], shape, "representative_data")
+
+
+def alike(shape: tuple[int, ...]) -> set[tuple[int, ...]]:
+    """The shapes of an image that are as good: a channel axis of one may be there or not."""
+    return {shape, plain_shape(shape), (*plain_shape(shape), 1)}
+
+
+def plain_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of an image without a channel axis of one."""
+    return shape[:2] if len(shape) == 3 and shape[2] == 1 else shape
+
+
 def images_of(data: Any, shape: tuple[int, ...], name: str) -> np.ndarray:
     """`data` as finite float32 images (T, *shape), T >= 1; a channel axis of one may be there or not."""
     images = as_array(data, name)
-    plain = shape[:2] if len(shape) == 3 and shape[2] == 1 else shape
-    if images.shape[1:] not in {shape, plain, (*plain, 1)} or not len(images):
-        wanted = ", ".join(map(str, plain))
+    if images.shape[1:] not in alike(shape) or not len(images):
+        wanted = ", ".join(map(str, plain_shape(shape)))
         raise ValueError(
             f"Expected `{name}` of shape (T, {wanted}), images as the model takes them. Received: {images.shape}"
         )
@@ -84,34 +113,45 @@ def images_of(data: Any, shape: tuple[int, ...], name: str) -> np.ndarray:
 
 def check_units(images: np.ndarray, graph: InferenceGraph, input_scale: float | None) -> None:
     """Raises a ValueError when the pixels are not in the units of the file."""
-    largest = float(np.abs(images).max())
+    largest = float(np.abs(images).max()) * (1.0 if input_scale is None else input_scale)
     received = f"Received: pixels from {images.min():g} to {images.max():g}"
-    if input_scale is not None and not 1 / UNITS <= largest * input_scale <= UNITS:
+    if input_scale is not None and input_scale < 1 and largest < 1 / UNITS:
         raise ValueError(
             f"Expected `representative_data` in the units of the file, pixels up to about {1 / input_scale:g} for "
             f"input_scale={input_scale:g}. {received}"
         )
-    if input_scale is not None or largest <= UNITS:
+    if largest <= UNITS:
         return
-    z = graph.scores(tf.constant(thinned(images))).numpy()
+    z = graph.scores(tf.constant(images)).numpy().astype("float64")
+    if graph.output == "probabilities" and graph.squash is tf.identity:  # a network, which ends in them
+        z = np.log(np.maximum(z, 1e-300)) - (np.log(np.maximum(1 - z, 1e-300)) if graph.units == 1 else 0.0)
     lead = np.abs(z[:, 0]) if graph.units == 1 else np.diff(np.sort(z, axis=1)[:, -2:])[:, 0]
     if np.median(lead) > SATURATED:
         raise ValueError(
-            "Expected `representative_data` in the units the model was trained in, or an `input_scale`: on pixels "
-            f"this large it is certain of the class of nearly every image. {received}"
+            "Expected `representative_data` in the units of the file, and an `input_scale` that leads to those the "
+            f"model was trained in: on pixels this large it is certain of the class of most images. {received}"
         )
 
 
 def calibration(images: np.ndarray, batch_size: int | None) -> Iterator[dict[str, np.ndarray]]:
-    """Some of the images as the converter takes them: the named input, one batch of the file at a time."""
-    chosen = thinned(images)
-    for start in range(0, len(chosen), batch_size or 1):
-        yield {"image": np.take(chosen, range(start, start + (batch_size or 1)), axis=0, mode="wrap")}
+    """The images as the converter takes them: the named input, one batch of the file at a time."""
+    for start in range(0, len(images), batch_size or 1):
+        yield {"image": np.take(images, range(start, start + (batch_size or 1)), axis=0, mode="wrap")}
 
 
 def thinned(images: np.ndarray) -> np.ndarray:
     """At most `MOST_IMAGES` of them, evenly spaced."""
-    return images[:: -(-len(images) // MOST_IMAGES)]
+    return images[:: max(1, -(-len(images) // MOST_IMAGES))] if images.ndim else images
+
+
+def check_loops(serve: Any, quantize: str | None) -> None:
+    """Raises a ValueError for loops in a graph that is to be calibrated, which crash the converter's process."""
+    found = sorted({op.type for op in serve.graph.get_operations()} & set(LOOPS))
+    if quantize in CALIBRATED and found:
+        raise ValueError(
+            f"Expected a network without loops for quantize={quantize!r}; recurrent layers have none with "
+            f"unroll=True. Received: {', '.join(found)}"
+        )
 
 
 def configure(

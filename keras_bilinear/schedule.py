@@ -37,9 +37,12 @@ class BlockSchedule(keras.layers.Layer):
 
     def _state(self, name: str, dtype: str, shape: tuple[int, ...] = (), start: float = 0.0) -> keras.Variable:
         initializer = keras.initializers.Constant(start)
-        return self.add_weight(
+        variable = self.add_weight(
             name=name, shape=shape, dtype=dtype, initializer=initializer, trainable=False, autocast=False
         )
+        # No part of what the model computes, and not finite before the first sweep.
+        variable.is_training_state = True
+        return variable
 
     def finish_block(self, before: Tensor, after: Tensor, num_blocks: int) -> None:
         """Moves to the next block of `num_blocks`, which took J from `before` to `after`.

@@ -15,12 +15,16 @@ from keras_bilinear.data import checked_labels, class_indices
 from keras_bilinear.inference_graph import OUTPUTS, SIGNATURE, ImageModel, check_model
 from keras_bilinear.litert import metadata, operators, runtime, stored_weights
 from keras_bilinear.models import BilinearRegression, LinearBaseline
-from keras_bilinear.networks import float32_copy, image_shape, units
+from keras_bilinear.networks import computes_in_float32, float32_copy, image_shape, units
 from keras_bilinear.quantization import QUANTIZE, images_of
 
 
 class Gates(NamedTuple):
-    """What a file may differ from Keras: |differences| of probabilities, and fractions of the images."""
+    """What a file may differ from Keras: |differences| of probabilities, and fractions of the images.
+
+    The mean is that of ten classes or so; where no small probabilities are averaged in, for K = 1, it is five times
+    as much.
+    """
 
     max_difference: float
     mean_difference: float
@@ -30,12 +34,12 @@ class Gates(NamedTuple):
 
 GATES = {
     None: Gates(5e-5, 5e-6, 0.999, 0.0005),
-    "float16": Gates(2e-3, 2e-4, 0.995, 0.0005),
-    "dynamic": Gates(0.2, 5e-3, 0.97, 0.003),
-    "int8": Gates(0.2, 1e-2, 0.95, 0.003),
-    "int16x8": Gates(0.2, 5e-3, 0.97, 0.003),
+    "float16": Gates(1e-2, 2e-4, 0.995, 0.0005),
+    "dynamic": Gates(0.4, 5e-3, 0.97, 0.003),
+    "int8": Gates(0.4, 1e-2, 0.95, 0.003),
+    "int16x8": Gates(0.4, 5e-3, 0.97, 0.003),
 }
-"""For each kind of file about three times what healthy files of it show on MNIST; faults are off by far more."""
+"""Some times what healthy files show, on MNIST and digits with alpha from 0 to 0.1; faults are off by far more."""
 
 WEIGHT_TYPES = {
     None: {"FLOAT32"},
@@ -116,7 +120,7 @@ def verify_tflite(
         VerificationError: if the file cannot be run, has an operator that is custom or reads a variable, another
             signature, other shapes, weights of another type than promised, or misses a gate: the largest and the
             mean |difference| (for logits, in units of the largest if that is above 1), the fraction of images with
-            the same class up to ties, and the accuracy lost (one image may always be). `GATES` has the limits:
+            the same class up to ties, and the accuracy lost, up to chance. `GATES` has the limits:
             |difference| <= 5e-5 for float32.
         ValueError: if model, images, labels or scale are wrong.
         FileNotFoundError: if there is no file at `path`.
@@ -153,7 +157,7 @@ def verified(
     reports = []
     for kernels in ("default", "reference"):
         report = compared(kernels, file_scores(loaded(content, kernels), X), expected, output, labels)
-        check_gates(report, GATES[quantize], size=largest(expected), keras_accuracy=accuracy, images=len(X))
+        check_gates(report, GATES[quantize], expected, accuracy)
         reports.append(report)
     return VerificationReport(path, quantize, output, len(X), accuracy, *reports)
 
@@ -209,7 +213,8 @@ def keras_scores(model: ImageModel, X: np.ndarray, output: str) -> np.ndarray:
     A model that computes in half precision is read in the precision of its variables, as the file is.
     """
     if not isinstance(model, BilinearRegression | LinearBaseline):
-        return float32_copy(model).predict(X, batch_size=BATCH, verbose=0)
+        network = model if computes_in_float32(model) else float32_copy(model)
+        return network.predict(X, batch_size=BATCH, verbose=0)
     if output == "probabilities" and model.compute_dtype in ("float32", "float64"):
         return model.predict(X, batch_size=BATCH, verbose=0)
     z = model.logits(ops.convert_to_tensor(X, dtype=model.solver_dtype))
@@ -278,15 +283,19 @@ def compared(
     )
 
 
-def check_gates(report: KernelReport, gates: Gates, size: float, keras_accuracy: float | None, images: int) -> None:
-    """Raises a VerificationError for the first gate missed. `size`: of the largest output, 1 at least."""
+def check_gates(report: KernelReport, gates: Gates, expected: np.ndarray, keras_accuracy: float | None) -> None:
+    """Raises a VerificationError for the first gate missed. `expected`: Keras' outputs (T, K)."""
+    T, K = expected.shape
+    size = largest(expected)
     drop = 0.0 if report.accuracy is None or keras_accuracy is None else keras_accuracy - report.accuracy
+    # Images that change class do so at random, for better or worse: up to twice the deviation of their sum, and one
+    # image in any case, is no evidence. The small number is for the rounding of the fractions.
+    chance = max(2 * np.sqrt((1 - report.agreement) * T), 1.0) / T + 1e-9
     limits = [
         ("max |difference|", report.max_difference, "<=", gates.max_difference * size),
-        ("mean |difference|", report.mean_difference, "<=", gates.mean_difference * size),
+        ("mean |difference|", report.mean_difference, "<=", gates.mean_difference * size * (5 if K == 1 else 1)),
         ("class agreement", report.agreement, ">=", gates.agreement),
-        # One image is no evidence; the small number is for the rounding of the two fractions.
-        ("accuracy drop", drop, "<=", max(gates.accuracy_drop, 1 / images + 1e-9)),
+        ("accuracy drop", drop, "<=", gates.accuracy_drop + chance),
     ]
     for name, figure, relation, limit in limits:
         # Written so that NaN misses the gate.

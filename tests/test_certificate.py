@@ -1,5 +1,7 @@
 """The certificate against the convex problem solved on its own, and where it must not certify."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -176,6 +178,37 @@ def test_the_best_bias(K):
     shifted = z + change
     p = 1 / (1 + np.exp(-shifted)) if K == 1 else np.exp(shifted) / np.exp(shifted).sum(axis=1, keepdims=True)
     np.testing.assert_allclose(w @ (p - C), 0, atol=1e-10)
+
+
+@pytest.mark.parametrize("units", [1, 2])
+@pytest.mark.parametrize("offset", [5.0, 25.0, 100.0])
+def test_the_bound_holds_for_a_bias_far_from_its_optimum(units, offset):
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(300, 4, 4)).astype("float32"), (np.arange(300) < 30).astype(int)
+    settings = {"alpha": 0.05, "penalty": "sum", "use_bias": True, "input_shape": (4, 4)}
+    model = (
+        kb.BilinearLogisticRegression(1, **settings)
+        if units == 1
+        else kb.BilinearSoftmaxRegression(2, 1, **settings)
+    )
+    model.head.assign_factors(np.zeros((1, 4, units)), np.zeros((1, 4, units)))
+    model.head.bias.assign([offset] if units == 1 else [0.0, offset])
+    far = model.certificate(x, y)
+    model.head.bias.assign([-2.197] if units == 1 else [0.0, -2.197])  # of 30 in 300
+    assert far.lower_bound <= model.certificate(x, y).objective
+    assert model.certificate(x, y).gap <= 0.1
+
+
+def test_a_bias_that_cannot_be_settled_leaves_the_entropy_of_the_labels(digits600, monkeypatch):
+    import keras_bilinear.certificate as module
+
+    x, y = digits600
+    model = kb.BilinearSoftmaxRegression(10, 2, alpha=1e-3, use_bias=True, seed=0)
+    model.fit(x, y, epochs=1, verbose=0)
+    monkeypatch.setattr(module, "NEWTON_STEPS", 0)
+    proof = model.certificate(x, y)
+    assert (proof.lower_bound, proof.ratios) == (0.0, None)
+    assert "bias" in proof.note
 
 
 def test_faulty_data_is_refused(digits600):

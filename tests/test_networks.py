@@ -122,6 +122,97 @@ def test_a_binary_network_and_its_labels(tmp_path):
     assert report.verification.default.accuracy == 1.0
 
 
+def normalised():
+    """A layer that derives what it computes from its weights, when it is told to."""
+    image = keras.Input(SIZE)
+    normalisation = keras.layers.Normalization(axis=None)
+    normalisation.adapt(np.random.default_rng(0).normal(0.3, 0.1, size=(50, *SIZE)))
+    return keras.Model(image, head()(normalisation(image)))
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
+def test_state_beside_the_weights_is_kept(tmp_path, policy):
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(policy)
+    try:
+        network = normalised()
+    finally:
+        keras.config.set_dtype_policy(before)
+    x = pixels(network)
+    export_tflite(network, tmp_path / "m.tflite", validation_data=(x,))
+    rounding = 5e-6 if policy == "float32" else 2e-2
+    np.testing.assert_allclose(run(tmp_path / "m.tflite", x), network.predict(x, verbose=0), atol=rounding)
+
+
+class Gain(keras.layers.Layer):
+    """Holds a number that is neither in its config nor among its weights."""
+
+    gain = 1.0
+
+    def call(self, X):
+        return self.gain * X
+
+
+class Doubled(kb.BilinearDense):
+    def call(self, X):
+        return super().call(2 * X)
+
+
+def test_layers_of_their_own_making_are_taken_as_they_are(tmp_path):
+    for layers in ([Gain(), head()], [Doubled(3, 2, activation="softmax", left_initializer="glorot_uniform")]):
+        network = keras.Sequential([keras.Input(SIZE), *layers])
+        layers[0].gain = 3.0
+        x = pixels(network)
+        export_tflite(network, tmp_path / "m.tflite", validation_data=(x,))
+        np.testing.assert_allclose(run(tmp_path / "m.tflite", x), network.predict(x, verbose=0), atol=5e-6)
+
+
+def test_what_cannot_be_copied_into_float32_is_said(tmp_path):
+    network = keras.Sequential([keras.Input(SIZE), Gain(dtype="mixed_float16"), head()])
+    network.layers[0].gain = 3.0
+    with pytest.raises(ValueError, match="Expected layers that their config and weights describe"):
+        export_tflite(network, tmp_path / "m.tflite")
+
+
+def test_our_models_within_networks(tmp_path):
+    """Their state of training is not finite before the first fit, and no part of what they compute."""
+    image = keras.Input(SIZE)
+    inner = [random_model(kind, SIZE) for kind in ("BSR", "LSR")]
+    inner.append(kb.AlternatingModel(image, head()(image)))
+    for model in inner:
+        network = keras.Sequential([keras.Input(SIZE), keras.layers.Rescaling(0.5), model])
+        x = pixels(network)
+        export_tflite(network, tmp_path / "m.tflite", validation_data=(x,))
+        np.testing.assert_allclose(run(tmp_path / "m.tflite", x), network.predict(x, verbose=0), atol=5e-6)
+        export_saved_model(network, tmp_path / "saved")
+
+
+@pytest.mark.parametrize(
+    ("activation", "units", "output"),
+    [("softmax", 3, "logits"), ("sigmoid", 1, "logits"), (None, 3, "probabilities")],
+)
+def test_an_output_that_is_plainly_something_else_is_refused(tmp_path, activation, units, output):
+    network = keras.Sequential([keras.Input(SIZE), keras.layers.Rescaling(20.0), head(units, activation)])
+    with pytest.raises(ValueError, match="`output` to say what the network's last layer gives"):
+        export_tflite(network, tmp_path / "m.tflite", output=output)
+
+
+def test_pixels_in_other_units_are_refused(tmp_path):
+    network = keras.Sequential([keras.Input(SIZE), head()])
+    network.layers[0].assign_factors(*(5 * part for part in (network.layers[0].A, network.layers[0].B)))
+    x = pixels(network, 64)
+    with pytest.raises(ValueError, match="certain of the class of most images"):
+        export_tflite(network, tmp_path / "m.tflite", "int8", representative_data=255 * x)
+
+
+def test_loops_are_refused_where_they_crash_the_converter(tmp_path):
+    image = keras.Input(SIZE)
+    network = keras.Model(image, keras.layers.Dense(3, activation="softmax")(keras.layers.LSTM(4)(image)))
+    with pytest.raises(ValueError, match=r"without loops for quantize='int8'.*unroll=True"):
+        export_tflite(network, tmp_path / "m.tflite", "int8", representative_data=pixels(network))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_input_scale_and_images_without_a_channel_axis(tmp_path):
     network = backbone()
     x = pixels(network)
@@ -150,7 +241,7 @@ def test_operators_that_are_not_built_in_are_named(tmp_path):
     image = keras.Input((4, 4))
     scores = keras.layers.Concatenate()([keras.ops.det(image)[:, None], keras.ops.det(2 * image)[:, None]])
     with pytest.raises(ValueError, match=r"built-in operators. Received: TF Select ops: MatrixDeterminant"):
-        export_tflite(keras.Model(image, scores), tmp_path / "m.tflite")
+        export_tflite(keras.Model(image, scores), tmp_path / "m.tflite", output="logits")
     assert list(tmp_path.iterdir()) == []
 
 

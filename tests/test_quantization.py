@@ -1,8 +1,11 @@
 """Quantised files on the real interpreter, and the images that calibrate them."""
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
 
 import keras_bilinear as kb
@@ -224,6 +227,9 @@ FAULTY = [
     ([], {}, r"shape \(T, 7, 5\).*Received: \(0,\)"),
     (images(31), {}, "32 or more images as `representative_data`. Received: 31"),
     (images()[0], {}, r"shape \(T, 7, 5\).*Received: \(7, 5\)"),
+    (iter([]), {}, r"shape \(T, 7, 5\).*Received: \(0,\)"),
+    (iter([np.zeros((3, 3))]), {}, r"shape \(T, 7, 5\)"),
+    (5, {}, r"shape \(T, 7, 5\)"),
     (images().transpose(0, 2, 1), {}, r"shape \(T, 7, 5\).*Received: \(64, 5, 7\)"),
     (images()[:, None], {}, r"shape \(T, 7, 5\)"),
     (np.zeros((64, 7, 5)), {}, "images that differ. Received: one image, pixels 0 to 0, 64 times"),
@@ -236,8 +242,8 @@ FAULTY = [
         {"input_scale": 1 / 255},
         r"units of the file, pixels up to about 255 for input_scale=0.00392.*to 0.99",
     ),
-    (255 * images(), {"input_scale": 1.0}, "units of the file, pixels up to about 1 "),
-    (1000 * images(), {}, "in the units the model was trained in, or an `input_scale`.*pixels from .* to 99"),
+    (1000 * images(), {"input_scale": 1.0}, "in the units of the file, and an `input_scale`.*pixels from .* to 99"),
+    (1000 * images(), {}, "in the units of the file, and an `input_scale` that leads to.*pixels from .* to 99"),
 ]
 
 
@@ -249,7 +255,7 @@ def test_images_that_would_calibrate_nothing_are_refused(tmp_path, data, options
 
 
 def test_units_of_a_binary_model_are_checked_too(tmp_path):
-    with pytest.raises(ValueError, match="in the units the model was trained in"):
+    with pytest.raises(ValueError, match="in the units of the file, and an `input_scale`"):
         export_tflite(random_model("BLR"), tmp_path / "m.tflite", "int8", representative_data=1000 * images())
 
 
@@ -260,6 +266,33 @@ def test_a_model_may_be_certain_and_may_take_large_pixels(tmp_path):
     large.head.assign_factors(A / 255, B)
     export_tflite(certain, tmp_path / "m.tflite", "int8", representative_data=images())
     export_tflite(large, tmp_path / "m.tflite", "int8", representative_data=255 * images())
+    # A file that takes 0..1, for a model of 0..255.
+    export_tflite(large, tmp_path / "m.tflite", "int8", representative_data=images(), input_scale=255.0)
+
+
+def test_images_may_come_as_the_converter_takes_them(tmp_path):
+    x = images()
+    data = tf.data.Dataset.from_tensor_slices(x)
+    forms = [
+        x,
+        list(x),
+        lambda: ([image[None]] for image in x),
+        ({"image": image[None]} for image in x),
+        iter(x),
+        data,
+        data.batch(10),
+        tf.data.Dataset.from_tensor_slices((x[..., None], np.zeros(len(x)))).batch(7),
+    ]
+    contents = set()
+    for form in forms:
+        export_tflite(random_model("BSR"), tmp_path / "m.tflite", "int8", representative_data=form)
+        contents.add((tmp_path / "m.tflite").read_bytes())
+    assert len(contents) == 1
+
+
+def test_an_endless_generator_is_left_in_time(tmp_path):
+    endless = itertools.cycle(images())
+    export_tflite(random_model("BSR"), tmp_path / "m.tflite", "int8", representative_data=endless)
 
 
 def test_images_with_a_channel_axis_are_taken(tmp_path):
@@ -270,11 +303,11 @@ def test_images_with_a_channel_axis_are_taken(tmp_path):
 
 def test_many_images_are_thinned_out_evenly():
     many = np.arange(2000, dtype="float32").reshape(-1, 1, 1)
-    taken = [int(batch["image"][0, 0, 0]) for batch in quantization.calibration(many, 1)]
+    taken = quantization.thinned(many).ravel()
     assert len(taken) == 500 <= quantization.MOST_IMAGES
-    assert len(quantization.thinned(many[:512])) == 512
     assert set(np.diff(taken)) == {4}
     assert taken[0] == 0
+    assert len(quantization.thinned(many[:512])) == 512
 
 
 # Verification that fails ----------------------------------------------------------------------------------------
