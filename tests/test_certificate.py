@@ -1,6 +1,5 @@
 """The certificate against the convex problem solved on its own, and where it must not certify."""
 
-
 import keras
 import numpy as np
 import pytest
