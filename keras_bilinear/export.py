@@ -20,6 +20,7 @@ from keras_bilinear.arguments import positive_integer
 from keras_bilinear.inference_graph import SIGNATURE, ImageModel, InferenceGraph, inference_graph
 from keras_bilinear.quantization import (
     FLOAT_WEIGHTS,
+    ConversionError,
     check_loops,
     checked_mode,
     checked_representative_data,
@@ -206,7 +207,9 @@ def tflite_content(
         missing = [line for line in str(error).splitlines() if line.startswith(("TF Select ops:", "Custom ops:"))]
         if not missing:
             raise
-        raise ValueError(f"Expected a network of LiteRT's built-in operators. Received: {missing[0]}") from error
+        raise ConversionError(
+            f"Expected a network of LiteRT's built-in operators. Received: {missing[0]}"
+        ) from error
 
 
 def x_and_y(validation_data: Any) -> tuple[Any, ...]:

@@ -15,6 +15,11 @@ CALIBRATED = ("int8", "int16x8")
 IO = {"int8": ("float32", "int8", "uint8"), "int16x8": ("float32", "int16")}
 """The types that images and scores of a file may have; every other file takes and gives float32."""
 
+
+class ConversionError(ValueError):
+    """A network has something that files of this kind cannot hold; others may."""
+
+
 FLOAT_WEIGHTS = (None, "float16")
 """Modes whose weights are floating-point numbers by intent."""
 
@@ -145,10 +150,10 @@ def thinned(images: np.ndarray) -> np.ndarray:
 
 
 def check_loops(serve: Any, quantize: str | None) -> None:
-    """Raises a ValueError for loops in a graph that is to be calibrated, which crash the converter's process."""
+    """Raises a ConversionError for loops in a graph that is to be calibrated: they crash the converter."""
     found = sorted({op.type for op in serve.graph.get_operations()} & set(LOOPS))
     if quantize in CALIBRATED and found:
-        raise ValueError(
+        raise ConversionError(
             f"Expected a network without loops for quantize={quantize!r}; recurrent layers have none with "
             f"unroll=True. Received: {', '.join(found)}"
         )

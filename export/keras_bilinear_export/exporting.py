@@ -10,6 +10,7 @@ from keras_bilinear import BilinearDense, VerificationError, export_tflite
 from keras_bilinear.export import ExportReport
 from keras_bilinear.inference_graph import ImageModel
 from keras_bilinear.models import BilinearRegression, LinearBaseline
+from keras_bilinear.quantization import ConversionError
 from keras_bilinear_export.faults import one_line
 from keras_bilinear_export.images import Images
 from keras_bilinear_export.options import LAYOUTS, VARIANTS, Options
@@ -63,6 +64,8 @@ def one_file(
             validation_data=(images.x, images.y),
         )
     except VerificationError as error:
+        return Missed(name, variant, layout, one_line(error))
+    except ConversionError as error:
         return Missed(name, variant, layout, one_line(error))
     except RuntimeError as error:
         # What the converter raises for an operator that does not compute in such numbers.
