@@ -20,6 +20,9 @@ from keras_bilinear.bilinear_math import (
 )
 from keras_bilinear.line_search import minimise_curve
 
+SLOW = 1e-3
+"""Iterations that lower J by less than this fraction hardly move: a descent that ends here loses its directions."""
+
 MAX_CG = 25
 """Linear conjugate gradient products per Newton direction, at most."""
 
@@ -156,11 +159,13 @@ def minimise(
     direction: Direction,
     max_iterations: int | Tensor = 50,
     tolerance: float | Tensor = 1e-6,
+    patience: int = 1,
 ) -> Solution:
     """Minimises J from U, never raising it (the while loops of Algorithms 1 and 2).
 
     Stops when an iteration lowers J by no more than `tolerance` |J|, when the gradient vanishes, or after
-    `max_iterations`. A step is taken only if the objective it leads to is finite and not above the present one.
+    `max_iterations`; while those together have lowered J by less than `SLOW` of it, after `patience` times as many.
+    A step is taken only if the objective it leads to is finite and not above the present one.
     """
     z = problem.logits(U)
     J = cross_entropy(z, samples.targets, samples.weights) + problem.penalty(U)
@@ -168,8 +173,10 @@ def minimise(
     zeros = ops.zeros_like(U)
     state = (ops.zeros((), "int32"), ops.equal(ops.norm(begin.g), 0), *begin, zeros, zeros, ops.zeros_like(J))
 
-    def unfinished(i: Tensor, done: Tensor, *_: Tensor) -> Tensor:
-        return ops.logical_and(i < max_iterations, ops.logical_not(done))
+    def unfinished(i: Tensor, done: Tensor, U: Tensor, z: Tensor, J: Tensor, *_: Tensor) -> Tensor:
+        slow = SLOW * ops.abs(J) > begin.J - J
+        within = i < max_iterations * ops.where(slow, patience, 1)
+        return ops.logical_and(within, ops.logical_not(done))
 
     def iterate(i: Tensor, done: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         point, (g_old, d_old, last_eta) = Point(*rest[:5]), rest[5:]

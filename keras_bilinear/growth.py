@@ -77,9 +77,20 @@ def wake_silent_ranks(
         size = ops.sqrt(ops.cast(eta, A.dtype))
         return Factors(ops.where(woken, size * u, A), ops.where(woken, size * v, B), bias)
 
-    better = grown(reach(X, samples, start, u, v, lambda eta: alpha * penalty.value(*grown(eta)[:2])))
-    falls = at(X, samples, better, alpha, penalty).J <= start.J
-    return Factors(ops.where(falls, better.A, A), ops.where(falls, better.B, B), bias)
+    def tried(eta: Tensor) -> tuple[Factors, Tensor]:
+        factors = grown(eta)
+        return factors, at(X, samples, factors, alpha, penalty).J
+
+    near, J_near = tried(reach(X, samples, start, u, v, lambda eta: alpha * penalty.value(*grown(eta)[:2])))
+    far, J_far = tried(reach(X, samples, start, u, v, lambda eta: ops.zeros_like(start.J)))
+    # From nothing, V alone may say how far: what the penalty takes back later costs less than what is missing.
+    leaps = ops.logical_and(ops.logical_not(ops.any(A != 0)), J_far <= start.J)
+    falls = ops.logical_or(leaps, J_near <= start.J)
+
+    def chosen(near: Tensor, far: Tensor, old: Tensor) -> Tensor:
+        return ops.where(falls, ops.where(leaps, far, near), old)
+
+    return Factors(chosen(near.A, far.A, A), chosen(near.B, far.B, B), bias)
 
 
 def reach(

@@ -21,6 +21,9 @@ BLOCKS = ("joint", "side", "factor")
 MAX_INNER = {"joint": 20, "side": 100, "factor": 100}
 """Iterations a block takes unless told otherwise; the joint solver renews its curvature after them."""
 
+PATIENCE = 3
+"""The joint solver goes on so many times as long where it is slow: there, the curvature hardly changes."""
+
 
 @keras.saving.register_keras_serializable(package="keras_bilinear")
 class BlockLineSearch(keras.optimizers.Optimizer):
@@ -102,7 +105,7 @@ class BlockLineSearch(keras.optimizers.Optimizer):
             # Without XLA where singular values or an inverse are taken: it has no fast ones on the CPU.
             factors = compiled(wake_if_silent, False, ("penalty", penalty))(X, samples, factors, alpha)
             inverse = ops.inv(compiled(curvature, jit, ("penalty", penalty))(X, samples, factors, alpha))
-            step = compiled_solver(solve_joint, self.inner, jit, ("penalty", penalty))
+            step = compiled_solver(solve_joint, self.inner, jit, ("penalty", penalty), patience=PATIENCE)
             return step(X, samples, self._budget(X.dtype), factors, inverse, alpha)
         step = compiled_solver(bl.solve_active, self.inner, jit, ("blocks", self.blocks), ("penalty", penalty))
         return step(X, samples, self._budget(X.dtype), factors, active, alpha)
@@ -152,16 +155,16 @@ def compiled(function: Callable[..., Any], jit: bool, *settings: tuple[str, Any]
 
 @functools.cache
 def compiled_solver(
-    pose: Callable[..., Any], inner: str, jit: bool, *settings: tuple[str, Any]
+    pose: Callable[..., Any], inner: str, jit: bool, *settings: tuple[str, Any], patience: int = 1
 ) -> Callable[..., Any]:
-    """As `compiled`, for a function that takes a `solver`.
+    """As `compiled`, for a function that takes a `solver` with this patience.
 
     The third argument of the result is (max_inner, tolerance), the others are those of `pose`.
     """
 
     def step(X: Tensor, samples: Samples, budget: tuple[Tensor, Tensor], *args: Any, **settings: Any) -> Any:
         def solver(problem: Problem, samples: Samples, U: Tensor) -> Solution:
-            return minimise(problem, samples, U, DIRECTIONS[inner], *budget)
+            return minimise(problem, samples, U, DIRECTIONS[inner], *budget, patience=patience)
 
         return pose(X, samples, *args, **settings, solver=solver)
 

@@ -226,15 +226,16 @@ class Grid(NamedTuple):
         alpha: Tensor,
         penalty: type[Penalty],
     ) -> tuple[Factors, Tensor, bool]:
-        """Sweeps until the solver's tolerance ends one early; where that is, J there, and whether one did.
+        """Sweeps until one ends early or improves J by at most `rtol` of it; where, J there, and whether one did.
 
         No further sweep confirms it: that would cost two fifths of all of them, to lower J by less than `rtol`.
         """
         for _ in range(self.max_sweeps):
             factors, solution = solver.solve_factors(X, samples, factors, ops.array(0), penalty, alpha, jit=False)
-            if solution.iterations < solver.max_inner:
-                return factors, solution.objective, True
-        return factors, solution.objective, False
+            J = solution.objective
+            if solution.iterations < solver.max_inner or solution.initial_objective - J <= self.rtol * abs(J):
+                return factors, J, True
+        return factors, J, False
 
 
 def switched_off(template: BilinearRegression, dtype: str) -> Factors:
