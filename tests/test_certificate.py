@@ -48,6 +48,17 @@ def test_a_global_optimum_is_certified(digits600, penalty, L, J):
     assert proof.lower_bound <= J + 1e-6
 
 
+@pytest.mark.parametrize(("penalty", "L"), [("sum", 3), ("sum", 5), ("product", 3), ("product", 5)])
+def test_newton_directions_certify_to_the_last_digits(digits600, penalty, L):
+    x, y = digits600
+    model = kb.BilinearSoftmaxRegression(10, L, alpha=3e-3, penalty=penalty, seed=0)
+    model.compile(kb.BlockLineSearch("newton_cg", tolerance=0.0), jit_compile=False)
+    model.fit(x, y, epochs=10, verbose=0)
+    proof = model.certificate(x, y)
+    assert proof.ratio <= 1.001
+    assert proof.gap <= 2e-5 * proof.objective
+
+
 @pytest.mark.parametrize(("penalty", "L"), [("sum", None), ("product", 3)])
 def test_the_optimum_is_that_of_the_convex_problem(digits600, penalty, L):
     x, y = digits600
