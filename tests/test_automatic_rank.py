@@ -217,3 +217,30 @@ def test_unused_ranks_of_binary_models_are_left_out(tmp_path):
     model.head.assign_factors(A, B)
     report = export_tflite(model, tmp_path / "m.tflite", validation_data=(random_images(model),))
     assert report.parameters == 2 * 12
+
+
+# Beside the rest ------------------------------------------------------------------------------------------------
+
+
+def test_a_fit_that_was_interrupted_while_ranks_grew_goes_on(digits600, tmp_path):
+    x, y = digits600
+    whole = kb.BilinearSoftmaxRegression(10, "auto", alpha=3e-3, penalty="sum", seed=0)
+    whole.fit(x, y, epochs=60, verbose=0)
+    part = kb.BilinearSoftmaxRegression(10, "auto", alpha=3e-3, penalty="sum", seed=0)
+    with pytest.warns(ConvergenceWarning):
+        part.fit(x, y, epochs=4, verbose=0)
+    part.save(tmp_path / "part.keras")
+    resumed = keras.models.load_model(tmp_path / "part.keras")
+    np.testing.assert_array_equal(resumed.factors(), part.factors())
+    resumed.fit(x, y, epochs=60, initial_epoch=4, verbose=0)
+    np.testing.assert_array_equal(resumed.factors(), whole.factors())
+
+
+def test_tensorboard_records_it(digits600, tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    model = kb.BilinearSoftmaxRegression(10, "auto", alpha=3e-3, penalty="sum", seed=0)
+    history = model.fit(*digits600, epochs=60, verbose=0, callbacks=[keras.callbacks.TensorBoard(tmp_path)])
+    events = EventAccumulator(str(tmp_path / "train"))
+    events.Reload()
+    assert len(events.Tensors("epoch_objective")) == len(history.epoch)
