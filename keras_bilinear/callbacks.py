@@ -71,6 +71,8 @@ class BlockConvergence(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         schedule = self.model.schedule
+        if schedule.ranks_are_growing:
+            return  # `AutomaticRank` ends this fit: that the present ranks have converged is no reason
         if not float(schedule.samples.value) and int(schedule.sweep.value) == self._sweep:
             return  # no sweep ended in this epoch
         improvement = schedule.sweep_improvement(self.block_rtol)
@@ -94,6 +96,8 @@ class BlockConvergence(keras.callbacks.Callback):
         if self.model.stop_training:
             self.reason = "another callback stopped the fit"
             return
+        if self.model.schedule.ranks_are_growing:
+            return  # `AutomaticRank` warns
         warnings.warn(
             f"The fit has not converged: the epochs ran out before a sweep improved J by less than {self.rtol:g} "
             "of it. Give `fit` more epochs, or a larger `rtol`.",
@@ -111,10 +115,12 @@ class AutomaticRank(keras.callbacks.Callback):
     from the ranks it has. `rank="auto"` in a model adds this callback to every exact fit.
 
     Args:
-        gap: Stop when J is certified to be within this fraction of the optimum.
+        gap: Stop when J is certified to be within this fraction of the optimum. A `BlockConvergence` beside it
+            stops nothing.
 
     Attributes:
         reason: After the fit, why it ended, in words.
+        converged: After the fit, whether it ended certified.
         certificate: The last one that was taken.
 
     Raises:
@@ -131,6 +137,7 @@ class AutomaticRank(keras.callbacks.Callback):
         super().__init__()
         self.gap = non_negative("gap", gap)
         self.certificate: Certificate | None = None
+        self.converged = False
         self.reason = "not fitted yet"
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
@@ -141,7 +148,8 @@ class AutomaticRank(keras.callbacks.Callback):
                 "BlockLineSearch: only there has J an optimal rank. Received: "
                 f"{type(model).__name__}, penalty={getattr(model, 'penalty_name', None)!r}"
             )
-        self.reason = "the epochs ran out"
+        self.converged, self.reason = False, "the epochs ran out"
+        model.schedule.ranks_are_growing = True
         A, B = model.factors()
         if not A.any():
             B[1:] = 0.0
@@ -153,14 +161,14 @@ class AutomaticRank(keras.callbacks.Callback):
         self.certificate = certificate_of_fit(self.model)
         if self.certificate.gap <= self.gap * abs(self.certificate.objective):
             grow(self.model, np.zeros(self.model.units, bool))
+            self.converged = self.model.stop_training = True
             self.reason = f"certified: J is at most {self.certificate.gap:.1e} above the optimum, gap={self.gap:g}"
-            self.model.stop_training = True
             return
         assert self.certificate.ratios is not None  # there are ratios for the sum penalty
         grow(self.model, self.certificate.ratios > 1 + WORTH_A_RANK)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        if self.reason == "the epochs ran out" and not self.model.stop_training:
+        if not self.converged and not self.model.stop_training:
             full = bool(np.any(self.model.ranks() == self.model.rank))
             advice = f"a `rank` above {self.model.rank}, which some classes have used up" if full else "more epochs"
             warnings.warn(

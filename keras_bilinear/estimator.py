@@ -9,7 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_bilinear.arguments import non_negative, positive_integer
-from keras_bilinear.callbacks import BlockConvergence, ConvergenceWarning
+from keras_bilinear.callbacks import AutomaticRank, BlockConvergence, ConvergenceWarning
 from keras_bilinear.data import checked_weights
 from keras_bilinear.models import BilinearLogisticRegression, BilinearRegression, BilinearSoftmaxRegression
 
@@ -38,13 +38,14 @@ class BilinearClassifier(ClassifierMixin, BaseEstimator):
     number of classes, however many images they have. Of a `GridSearchCV` only the first of these takes seconds.
 
     Args:
-        rank: L, the number of bilinear forms in each class.
+        rank: L, the number of bilinear forms in each class; "auto" with penalty="sum" finds it.
         alpha: Weight of the penalty, >= 0.
         penalty: "product" (the paper's choice), "sum" or "frobenius".
         use_bias: Whether each class has an intercept, which is not penalised. Unlike the Keras models it has one
             by default: behind a scaler that centres the pixels nothing else can tell how frequent a class is.
         image_shape: (M, N) of an image; None reads it off X.
-        tol: The fit has converged when a sweep improves J by less than this fraction of it.
+        tol: The fit has converged when a sweep improves J by less than this fraction of it; with rank="auto", when
+            J is certified to be within this fraction of its optimum.
         max_iter: Sweeps the fit may take.
         class_weight: Weight of each class as {label: weight}, or "balanced"; multiplies the sample weights.
         random_state: Integer for reproducible initial factors, or anything else scikit-learn takes.
@@ -70,7 +71,7 @@ class BilinearClassifier(ClassifierMixin, BaseEstimator):
 
     def __init__(
         self,
-        rank: int = 2,
+        rank: int | str = 2,
         alpha: float = 1e-3,
         *,
         penalty: str = "product",
@@ -105,7 +106,9 @@ class BilinearClassifier(ClassifierMixin, BaseEstimator):
             ValueError: for settings or data that the model cannot be trained on.
         """
         max_iter = positive_integer("max_iter", self.max_iter)
-        stop = BlockConvergence(non_negative("tol", self.tol))
+        tol = non_negative("tol", self.tol)
+        automatic = isinstance(self.rank, str)
+        stop = AutomaticRank(tol) if automatic else BlockConvergence(tol)
         rows, shape = as_rows(X)
         rows, y = validate_data(self, rows, y, dtype=np.float32)
         check_classification_targets(y)
@@ -132,9 +135,10 @@ class BilinearClassifier(ClassifierMixin, BaseEstimator):
             )
         self.n_iter_ = int(self.model_.schedule.sweep.value)
         if not stop.converged:
+            goal = "left J certified to be within" if automatic else "improved J by no more than"
             warnings.warn(
-                f"The fit has not converged: each of max_iter={max_iter} sweeps improved J by more than "
-                f"tol={self.tol:g} of it. Raise one of them.",
+                f"The fit has not converged: none of max_iter={max_iter} sweeps {goal} tol={self.tol:g} of it"
+                f"{'s optimum' if automatic else ''}. Raise one of them.",
                 ConvergenceWarning,
                 stacklevel=2,
             )

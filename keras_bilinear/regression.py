@@ -172,7 +172,7 @@ class ImageRegression(AlternatingTraining, keras.Model):
         try:
             return super().fit(*args, **kwargs)
         finally:
-            self.training_data = None
+            self.training_data, self.schedule.ranks_are_growing = None, False
 
     def prepare(self, options: dict[str, Any]) -> dict[str, Any]:
         if options.get("class_weight") is not None:

@@ -25,6 +25,8 @@ class BlockSchedule(keras.layers.Layer):
     def __init__(self, num_blocks: int, **kwargs: Any):
         super().__init__(**{"trainable": False, "dtype": "float32", **kwargs})
         self.num_blocks = num_blocks
+        # While a fit runs in which ranks grow: that the present ones have converged does not end it.
+        self.ranks_are_growing = False
         self.active = self._state("active", "int32")
         self.sweep = self._state("sweep", "int32")
         self.samples = self._state("samples", "float32")

@@ -236,6 +236,30 @@ def test_a_fit_that_was_interrupted_while_ranks_grew_goes_on(digits600, tmp_path
     np.testing.assert_array_equal(resumed.factors(), whole.factors())
 
 
+def test_ranks_that_have_converged_do_not_end_the_growth(digits600):
+    model = kb.BilinearSoftmaxRegression(10, "auto", alpha=3e-3, penalty="sum", seed=0)
+    loose, grows = BlockConvergence(rtol=1e-2), AutomaticRank()
+    model.fit(*digits600, epochs=60, verbose=0, callbacks=[loose, grows])
+    assert grows.converged
+    assert model.ranks().max() >= 3
+    assert (loose.converged, loose.reason) == (False, "another callback stopped the fit")
+    # And it counts again in a fit without growth.
+    fixed = BlockConvergence(rtol=1e-2)
+    again = kb.BilinearSoftmaxRegression(10, 2, alpha=3e-3, penalty="sum", seed=0)
+    again.fit(*digits600, epochs=60, verbose=0, callbacks=[fixed])
+    assert fixed.converged
+
+
+def test_the_classifier_of_scikit_learn_finds_the_ranks_too(digits600):
+    x, y = digits600
+    classifier = kb.BilinearClassifier("auto", alpha=3e-3, penalty="sum", use_bias=False).fit(x, y)
+    proof = classifier.model_.certificate(x, y)
+    assert proof.gap <= 1e-3 * proof.objective
+    assert classifier.model_.ranks().max() >= 3
+    with pytest.warns(ConvergenceWarning, match="certified to be within tol=0.001 of its optimum"):
+        kb.BilinearClassifier("auto", alpha=3e-3, penalty="sum", max_iter=2).fit(x, y)
+
+
 def test_tensorboard_records_it(digits600, tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
