@@ -230,11 +230,5 @@ def best_bias_change(z: Tensor, samples: Samples) -> np.ndarray | None:
 
 
 def likelihood(z: np.ndarray, C: np.ndarray, w: np.ndarray) -> tuple[float, np.ndarray]:
-    """V and the probabilities, in float64 and without overflow."""
-    if z.shape[1] == 1:
-        return float(w @ np.logaddexp(0.0, (1 - 2 * C) * z)[:, 0]), 0.5 * (1 + np.tanh(z / 2))
-    u = z - np.sum(C * z, axis=1, keepdims=True)
-    top = u.max(axis=1, keepdims=True)
-    e = np.exp(u - top)
-    total = e.sum(axis=1, keepdims=True)
-    return float(w @ (top + np.log(total))[:, 0]), e / total
+    """V and the probabilities, in the precision of z."""
+    return float(bm.cross_entropy(z, C, w)), ops.convert_to_numpy(bm.probabilities(z))

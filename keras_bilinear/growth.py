@@ -83,8 +83,9 @@ def wake_silent_ranks(
         factors = grown(eta)
         return factors, at(X, samples, factors, alpha, penalty).J
 
-    near, J_near = tried(reach(X, samples, start, u, v, lambda eta: alpha * penalty.value(*grown(eta)[:2])))
-    far, J_far = tried(reach(X, samples, start, u, v, lambda eta: ops.zeros_like(start.J)))
+    dz = bm.logits(X, u, v)
+    near, J_near = tried(reach(samples, start, dz, lambda eta: alpha * penalty.value(*grown(eta)[:2])))
+    far, J_far = tried(reach(samples, start, dz, lambda eta: ops.zeros_like(start.J)))
     # From nothing, V alone may say how far: what the penalty takes back later costs less than what is missing.
     leaps = ops.logical_and(ops.logical_not(ops.any(A != 0)), J_far <= start.J)
     falls = ops.logical_or(leaps, J_near <= start.J)
@@ -95,14 +96,12 @@ def wake_silent_ranks(
     return Factors(chosen(near.A, far.A, A), chosen(near.B, far.B, B), bias)
 
 
-def reach(
-    X: Tensor, samples: Samples, start: Start, u: Tensor, v: Tensor, penalty: Callable[[float], Tensor]
-) -> Tensor:
-    """The eta > 0 that minimises J along W + eta sum_l u v^T, a convex function.
+def reach(samples: Samples, start: Start, dz: Tensor, penalty: Callable[[float], Tensor]) -> Tensor:
+    """The eta > 0 that minimises J along W + eta sum_l u v^T, which moves z by eta dz; a convex function.
 
     `penalty` maps eta to alpha R there. All three are quadratic in eta, for factors grow with its root.
     """
-    dz, nothing = bm.logits(X, u, v), ops.zeros_like(start.J)
+    nothing = ops.zeros_like(start.J)
     V = bm.cross_entropy(start.z, samples.targets, samples.weights)
     R0, R1, R2 = penalty(0.0), penalty(1.0), penalty(2.0)
     bent, slope = R2 - 2 * R1 + R0, (4 * R1 - 3 * R0 - R2) / 2

@@ -21,10 +21,11 @@ import tensorflow as tf
 from keras_bilinear.arguments import one_of, positive
 from keras_bilinear.bilinear_math import Tensor
 from keras_bilinear.layers import BilinearDense
-from keras_bilinear.models import BilinearRegression, LinearBaseline
+from keras_bilinear.models import LinearBaseline
 from keras_bilinear.networks import float32_copy, image_shape, units
+from keras_bilinear.regression import ImageRegression
 
-ImageModel: TypeAlias = "BilinearRegression | LinearBaseline | keras.Model"
+ImageModel: TypeAlias = "ImageRegression | keras.Model"
 LAYOUTS = ("factored", "merged")
 OUTPUTS = ("probabilities", "logits")
 SIGNATURE = "serving_default"
@@ -65,7 +66,7 @@ def inference_graph(
     scale = 1.0 if input_scale is None else positive("input_scale", input_scale)
     if not 1e-30 <= scale <= 1e30:
         raise ValueError(f"Expected `input_scale` within float32. Received: input_scale={input_scale!r}")
-    if not isinstance(model, BilinearRegression | LinearBaseline):
+    if not isinstance(model, ImageRegression):
         return network_graph(model, layout, output, scale, quantized)
     layout = "merged" if isinstance(model, LinearBaseline) else layout
     weights = float64_weights(model, layout, scale)
@@ -280,7 +281,7 @@ def finite_float32(weights: np.ndarray) -> np.ndarray:
 
 def check_model(model: Any) -> None:
     """Raises a ValueError unless `model` has weights and maps images to scores."""
-    if isinstance(model, BilinearRegression | LinearBaseline):
+    if isinstance(model, ImageRegression):
         model.expect_built()
         return
     image_shape(model)

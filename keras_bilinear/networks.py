@@ -34,7 +34,7 @@ def float32_copy(
             return rebuilt(layer)
         if not isinstance(layer, keras.layers.Layer):  # an operation, without weights or precision
             return type(layer).from_config(layer.get_config())
-        if in_float32(layer.get_config()) == layer.get_config():
+        if computes_in_float32(layer):
             return layer
         pairs.append((layer, type(layer).from_config(in_float32(layer.get_config()))))
         return pairs[-1][1]
@@ -70,9 +70,9 @@ def is_functional(layer: Any) -> bool:
     return isinstance(layer, keras.Model) and layer.built and bool(getattr(layer, "inputs", None))
 
 
-def computes_in_float32(network: keras.Model) -> bool:
-    """Whether every layer does."""
-    config = network.get_config()
+def computes_in_float32(layer: keras.layers.Layer) -> bool:
+    """Whether the layer, or every layer of the network, does."""
+    config = layer.get_config()
     return in_float32(config) == config
 
 

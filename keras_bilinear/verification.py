@@ -14,9 +14,9 @@ from keras_bilinear.arguments import positive
 from keras_bilinear.data import checked_labels, class_indices
 from keras_bilinear.inference_graph import OUTPUTS, SIGNATURE, ImageModel, check_model
 from keras_bilinear.litert import metadata, operators, runtime, stored_weights
-from keras_bilinear.models import BilinearRegression, LinearBaseline
 from keras_bilinear.networks import computes_in_float32, float32_copy, image_shape, units
 from keras_bilinear.quantization import QUANTIZE, images_of
+from keras_bilinear.regression import ImageRegression
 
 
 class Gates(NamedTuple):
@@ -199,12 +199,12 @@ def check_weights(content: bytes, quantize: str | None) -> None:
 
 def shape_of(model: ImageModel) -> tuple[int, ...]:
     """The shape of one image."""
-    return model.image_size if isinstance(model, BilinearRegression | LinearBaseline) else image_shape(model)
+    return model.image_size if isinstance(model, ImageRegression) else image_shape(model)
 
 
 def units_of(model: ImageModel) -> int:
     """K."""
-    return model.units if isinstance(model, BilinearRegression | LinearBaseline) else units(model)
+    return model.units if isinstance(model, ImageRegression) else units(model)
 
 
 def keras_scores(model: ImageModel, X: np.ndarray, output: str) -> np.ndarray:
@@ -212,7 +212,7 @@ def keras_scores(model: ImageModel, X: np.ndarray, output: str) -> np.ndarray:
 
     A model that computes in half precision is read in the precision of its variables, as the file is.
     """
-    if not isinstance(model, BilinearRegression | LinearBaseline):
+    if not isinstance(model, ImageRegression):
         network = model if computes_in_float32(model) else float32_copy(model)
         return network.predict(X, batch_size=BATCH, verbose=0)
     if output == "probabilities" and model.compute_dtype in ("float32", "float64"):

@@ -1,7 +1,9 @@
 """Models with random weights, what their files must compute, and running such a file."""
 
+import contextlib
 import json
 
+import keras
 import numpy as np
 from ai_edge_litert.interpreter import Interpreter
 
@@ -64,6 +66,17 @@ def run(path, x, output="probabilities", batch=1):
     """What an application gets: the file's signature, `batch` images a call."""
     serve = Interpreter(str(path)).get_signature_runner("serving_default")
     return np.concatenate([serve(image=x[t : t + batch])[output] for t in range(0, len(x), batch)])
+
+
+@contextlib.contextmanager
+def dtype_policy(name):
+    """Keras' policy for the layers that are made within."""
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(name)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
 
 
 def describe(path, facts):

@@ -16,7 +16,7 @@ import keras_bilinear as kb
 from keras_bilinear import export, inference_graph, litert, verification
 from keras_bilinear.export import export_saved_model, export_tflite
 from keras_bilinear.verification import KernelReport, VerificationError, verify_tflite
-from tests.files import ATOL, oracle, random_images, random_model, run
+from tests.files import ATOL, dtype_policy, oracle, random_images, random_model, run
 
 
 @pytest.fixture(scope="module")
@@ -131,12 +131,8 @@ def test_input_scale_costs_nothing_and_takes_raw_pixels(tmp_path, exported, kind
 
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16", "float64"])
 def test_other_precisions_become_float32_with_builtin_operators(tmp_path, policy):
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(policy)
-    try:
+    with dtype_policy(policy):
         model = random_model("BSR")
-    finally:
-        keras.config.set_dtype_policy(before)
     x = random_images(model)
     for output in ("probabilities", "logits"):
         report = export_tflite(model, tmp_path / "m.tflite", output=output)

@@ -9,7 +9,7 @@ import keras_bilinear as kb
 from keras_bilinear.export import export_saved_model, export_tflite
 from keras_bilinear.networks import float32_copy, in_float32
 from keras_bilinear.verification import VerificationError, verify_tflite
-from tests.files import random_model, run
+from tests.files import dtype_policy, random_model, run
 
 SIZE = (9, 8)
 
@@ -101,12 +101,8 @@ def test_a_quantised_network(tmp_path, make, quantize):
 
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16", "float64"])
 def test_a_network_of_another_precision_becomes_float32(tmp_path, policy):
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(policy)
-    try:
+    with dtype_policy(policy):
         network = backbone()
-    finally:
-        keras.config.set_dtype_policy(before)
     x = pixels(network)
     report = export_tflite(network, tmp_path / "m.tflite", validation_data=(x,))
     assert not any(op.startswith("CUSTOM") for op in report.ops)
@@ -132,12 +128,8 @@ def normalised():
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
 def test_state_beside_the_weights_is_kept(tmp_path, policy):
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(policy)
-    try:
+    with dtype_policy(policy):
         network = normalised()
-    finally:
-        keras.config.set_dtype_policy(before)
     x = pixels(network)
     export_tflite(network, tmp_path / "m.tflite", validation_data=(x,))
     rounding = 5e-6 if policy == "float32" else 2e-2

@@ -9,6 +9,7 @@ Rows are (question, setting, seed, figure, value). What is there already is not 
 
 import argparse
 import csv
+import io
 import os
 import sys
 import warnings
@@ -22,6 +23,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 from protocol import ALPHAS, Images, Split, pooled, random_split, tuned_bilinear, tuned_linear
+from run import write
 from sklearn.linear_model import LogisticRegression
 
 import keras_bilinear as kb
@@ -188,12 +190,11 @@ def main() -> None:
             dict(zip(COLUMNS, (name, setting, str(seed), figure, f"{value:.7g}"), strict=True))
             for setting, figure, value in measured
         ]
-        new = path.with_suffix(".tmp")
-        with new.open("w", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(found)
-        os.replace(new, path)
+        text = io.StringIO()
+        writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(found)
+        write(path, text.getvalue())
         progress.add(1)
     print(f"\nWritten: {path}")
 

@@ -9,8 +9,9 @@ from typing import Any
 from keras_bilinear import BilinearDense, VerificationError, export_tflite
 from keras_bilinear.export import ExportReport
 from keras_bilinear.inference_graph import ImageModel
-from keras_bilinear.models import BilinearRegression, LinearBaseline
+from keras_bilinear.models import BilinearRegression
 from keras_bilinear.quantization import ConversionError
+from keras_bilinear.regression import ImageRegression
 from keras_bilinear_export.faults import one_line
 from keras_bilinear_export.images import Images
 from keras_bilinear_export.options import LAYOUTS, VARIANTS, Options
@@ -87,7 +88,7 @@ def layouts_of(model: ImageModel, layouts: tuple[str, ...] = LAYOUTS) -> tuple[s
 
 def has_factors(model: Any) -> bool:
     """Whether the model is bilinear or has a bilinear layer."""
-    if isinstance(model, BilinearRegression | LinearBaseline):
+    if isinstance(model, ImageRegression):
         return isinstance(model, BilinearRegression)
     return isinstance(model, BilinearDense) or any(map(has_factors, getattr(model, "layers", [])))
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_bilinear.litert import metadata, operators, runtime
+from keras_bilinear.litert import metadata, operators, schema, unpacked
+from keras_bilinear.verification import loaded
 
 RESOLVER_METHODS = {
     "ADD": "AddAdd",
@@ -72,12 +73,13 @@ def read_model(content: bytes) -> MicroModel:
             has wrong metadata.
         ImportError: if ai-edge-litert is not installed.
     """
-    interpreter = litert_interpreter(content)
+    # LiteRT verifies the bytes; TensorFlow Lite Micro does not, and crashes on wrong ones.
+    interpreter = loaded(content, "default")
     kinds = tuple(dict.fromkeys(operators(content)))
     unknown = [kind for kind in kinds if kind not in RESOLVER_METHODS]
     if unknown:
         raise ValueError(f"Expected operators among {', '.join(RESOLVER_METHODS)}. Received: {', '.join(unknown)}")
-    file = runtime().schema_py_generated.ModelT.InitFromPackedBuf(content, 0)
+    file = unpacked(content)
     check_kind(file)
     image, output = single(interpreter.get_input_details()), single(interpreter.get_output_details())
     shapes = [details["shape_signature"].tolist() for details in (image, output)]
@@ -98,19 +100,9 @@ def read_model(content: bytes) -> MicroModel:
     )
 
 
-def litert_interpreter(content: bytes) -> Any:
-    """A LiteRT interpreter, which verifies the bytes; TensorFlow Lite Micro does not, and crashes on wrong ones."""
-    if not content:
-        raise ValueError("Expected a TFLite file. Received: an empty one")
-    try:
-        return runtime().interpreter.Interpreter(model_content=content)
-    except ValueError as error:
-        raise ValueError(f"Expected a TFLite file. Received: {error}") from error
-
-
 def check_kind(file: Any) -> None:
     """Raises a ValueError for weights that TensorFlow Lite Micro cannot multiply."""
-    types = runtime().schema_py_generated.TensorType
+    types = schema().TensorType
     if any(tensor.type == types.FLOAT16 for graph in file.subgraphs for tensor in graph.tensors):
         raise unsupported("float16")
     if any((image.type, weights.type) == (types.FLOAT32, types.INT8) for _, image, weights in products(file)):
@@ -174,12 +166,12 @@ def labels(facts: dict[str, Any], K: int) -> tuple[str, ...] | None:
 
 def cmsis_scratch(file: Any) -> int:
     """Bytes of scratch of CMSIS-NN on cores with DSP instructions: its int8 depthwise kernel takes two a weight."""
-    schema = runtime().schema_py_generated
+    kinds = schema()
     return max(
         (
             2 * int(np.prod(weights.shape))
             for code, image, weights in products(file)
-            if code == schema.BuiltinOperator.DEPTHWISE_CONV_2D and image.type == schema.TensorType.INT8
+            if code == kinds.BuiltinOperator.DEPTHWISE_CONV_2D and image.type == kinds.TensorType.INT8
         ),
         default=0,
     )
