@@ -4,10 +4,13 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 from keras import ops
 
+from keras_bilinear import bilinear_math as bm
 from keras_bilinear.bilinear_math import Tensor
+from keras_bilinear.blocks import block_names
 from keras_bilinear.layers import BilinearDense
 from keras_bilinear.optimizers import BlockLineSearch
 from keras_bilinear.schedule import BlockSchedule
@@ -37,6 +40,27 @@ class AlternatingTraining(Host):
     def factor_blocks(self) -> list[keras.Variable]:
         """The factors that take turns, in order: a_1, b_1, ..., a_L, b_L of each bilinear layer."""
         return [factor for layer in bilinear_layers(self) for factor in layer.factor_blocks]
+
+    @property
+    def block_names(self) -> list[str]:
+        """The blocks of a sweep, in order: "a1", "b1", ..., after the names of their layers if there are several."""
+        layers = bilinear_layers(self)
+        prefixes = [f"{layer.name}/" if len(layers) > 1 else "" for layer in layers]
+        return [
+            prefix + name
+            for prefix, layer in zip(prefixes, layers, strict=True)
+            for name in block_names("factor", layer.rank)
+        ]
+
+    def filters(self) -> dict[str, np.ndarray]:
+        """W (K, M, N) of each bilinear layer, by its name."""
+        return {
+            layer.name: ops.convert_to_numpy(bm.merged_weights(layer.A, layer.B)) for layer in bilinear_layers(self)
+        }
+
+    def penalty(self) -> Tensor:
+        """alpha R, scalar."""
+        return sum(ops.cast(layer.penalty(), keras.config.floatx()) for layer in bilinear_layers(self))
 
     @property
     def other_variables(self) -> list[keras.Variable]:
@@ -175,7 +199,6 @@ class AlternatingTraining(Host):
         def turn(index: int) -> Tensor:
             inner.iterations.assign(ops.cast(counts.value[index], inner.iterations.dtype))
             optimizer.apply([block_gradients[index]], [self.factor_blocks[index]])
-            counts.assign_add(ops.one_hot(index, counts.shape[0], dtype=counts.dtype))
             inner.iterations.assign(total)
             if other_gradients:
                 inner.apply(other_gradients, self.other_variables)
@@ -189,7 +212,9 @@ class AlternatingTraining(Host):
             return ops.full_like(scale, float("nan"))
 
         turns = [lambda index=index: turn(index) for index in range(len(block_gradients))]
-        return ops.switch(ops.where(sound, active, len(turns)), [*turns, stay])
+        norm = ops.switch(ops.where(sound, active, len(turns)), [*turns, stay])
+        self.schedule.record(active, norm, steps=ops.cast(sound, "int32"))
+        return norm
 
 
 @keras.saving.register_keras_serializable(package="keras_bilinear")

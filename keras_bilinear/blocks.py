@@ -103,9 +103,10 @@ class Block(NamedTuple):
         return self.constant + inner(U, self.pull) + 0.5 * inner(U, self.penalty_product(U))
 
 
-def blocks_per_sweep(blocks: str, rank: int) -> int:
-    """How many blocks one sweep visits: 2 L factors, the two sides, or all at once."""
-    return {"factor": 2 * rank, "side": 2, "joint": 1}[blocks]
+def block_names(blocks: str, rank: int) -> list[str]:
+    """The blocks one sweep visits, in order: 2 L factors, the two sides, or all at once."""
+    factors = [f"{side}{l + 1}" for l in range(rank) for side in "ab"]
+    return {"factor": factors, "side": ["A", "B"], "joint": ["A, B"]}[blocks]
 
 
 def solve_active(

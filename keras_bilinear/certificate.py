@@ -118,9 +118,14 @@ def certified(model: Any, X: Tensor, y: Tensor, weight: Tensor) -> Certificate:
     dual, ratios, note = bound(samples, p, G, sigma, float(model.alpha), rank)
     if change is None:  # q = c, where there is no gradient: the bound is the entropy of the labels
         ratios, note = None, "The bias is so far from its optimum that nothing but the labels bounds J."
-    ranks = np.sum(sigma > NEGLIGIBLE * sigma[:, :1], axis=1)
+    ranks = effective_ranks(sigma)
     freedom = int(np.sum(ranks * (sum(W.shape[1:]) - ranks))) + (0 if model.head.bias is None else model.units)
     return Certificate(J, dual, ratios, sigma, ranks, freedom, note)
+
+
+def effective_ranks(singular_values: np.ndarray) -> np.ndarray:
+    """How many ranks of each class count, (K,). singular_values (K, min(M, N)), falling."""
+    return np.sum(singular_values > NEGLIGIBLE * singular_values[:, :1], axis=1)
 
 
 def gradient(X: Tensor, samples: Samples, p: Tensor) -> np.ndarray:

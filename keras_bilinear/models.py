@@ -10,7 +10,7 @@ from keras_bilinear import bilinear_math as bm
 from keras_bilinear import penalties
 from keras_bilinear.arguments import non_negative, positive_integer
 from keras_bilinear.bilinear_math import Tensor
-from keras_bilinear.blocks import Factors, blocks_per_sweep
+from keras_bilinear.blocks import Factors, block_names
 from keras_bilinear.callbacks import AutomaticRank
 from keras_bilinear.descent import Samples, Solution
 from keras_bilinear.initializers import OrthogonalizedUniform
@@ -68,8 +68,8 @@ class BilinearRegression(ImageRegression):
         self.head.alpha = value
 
     @property
-    def num_blocks(self) -> int:
-        return blocks_per_sweep(self.optimizer.blocks, self.rank)
+    def block_names(self) -> list[str]:
+        return block_names(self.optimizer.blocks if self.is_exact else "factor", self.rank)
 
     def with_turns(self, callbacks: Any) -> list[keras.callbacks.Callback]:
         given = super().with_turns(callbacks)
@@ -235,6 +235,10 @@ class LinearBaseline(ImageRegression):
     def factor_blocks(self) -> list[keras.Variable]:
         """The single block: the kernel (M N, K)."""
         return [self.head.kernel]
+
+    @property
+    def block_names(self) -> list[str]:
+        return ["W"]
 
     def scores(self, X: Tensor) -> Tensor:
         M, N = self.image_size

@@ -259,7 +259,7 @@ class ImageRegression(AlternatingTraining, keras.Model):
     @property
     def num_blocks(self) -> int:
         """Blocks in one sweep of the compiled optimizer."""
-        return len(self.factor_blocks)
+        return len(self.block_names)
 
     def train_on_batch(
         self,
@@ -326,6 +326,7 @@ class ImageRegression(AlternatingTraining, keras.Model):
         active = self.schedule.active.value % self.num_blocks
         solution = self.solve_active_block(x, Samples(C, bm.normalised_weights(weight)), active)
         self.schedule.active.assign(active)
+        self.schedule.record(active, solution.grad_norm, steps=solution.iterations)
         self.schedule.finish_block(solution.initial_objective, solution.objective, self.num_blocks)
         self.optimizer.iterations.assign_add(1)
         z = ops.reshape(solution.logits, (-1, self.units))  # a shared graph may not know its shape
@@ -375,6 +376,9 @@ class ImageRegression(AlternatingTraining, keras.Model):
     def weight_matrices(self) -> np.ndarray:
         """W (K, M, N): the filter that each class lays over the image."""
         raise NotImplementedError
+
+    def filters(self) -> dict[str, np.ndarray]:
+        return {self.head.name: self.weight_matrices()}
 
     def expect_built(self) -> None:
         """Raises a ValueError if the model has no weights yet."""

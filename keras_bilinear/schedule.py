@@ -16,7 +16,8 @@ class BlockSchedule(keras.layers.Layer):
     A sweep visits every block once. All state sits in non-trainable variables: `active` (the block that moves
     next), `sweep` (finished sweeps), `previous_objective` and `objective` (J where the last sweep began and ended),
     `epoch_objective` (mean loss of the last mini-batch epoch), `loss_sum` and `samples` (the running epoch) and
-    `block_steps` (updates each block has received, for Adam's bias correction).
+    `block_steps` (updates each block has received since `compile`: line searches, or gradient steps, whose count
+    Adam's bias correction needs) and `grad_norms` (|gradient| of each block at its last step, NaN before).
 
     Args:
         num_blocks: How many blocks the model has at the finest division, 2 L a layer.
@@ -31,6 +32,7 @@ class BlockSchedule(keras.layers.Layer):
         self.sweep = self._state("sweep", "int32")
         self.samples = self._state("samples", "float32")
         self.block_steps = self._state("block_steps", "int32", shape=(num_blocks,))
+        self.grad_norms = self._state("grad_norms", "float32", shape=(num_blocks,), start=float("nan"))
         self.loss_sum = self._state("loss_sum", "float32")
         self.objective = self._state("objective", "float32", start=float("inf"))
         self.previous_objective = self._state("previous_objective", "float32", start=float("inf"))
@@ -58,6 +60,12 @@ class BlockSchedule(keras.layers.Layer):
         self.objective.assign(ops.where(ended, after, self.objective.value))
         self.sweep.assign_add(ops.cast(ended, "int32"))
         self.active.assign(ops.where(ended, ops.zeros_like(following), following))
+
+    def record(self, active: Tensor, grad_norm: Tensor, steps: Tensor) -> None:
+        """Notes that block `active` took `steps` updates, and the norm of its gradient there."""
+        here = ops.equal(ops.arange(self.num_blocks), active)
+        self.block_steps.assign_add(ops.where(here, ops.cast(steps, "int32"), 0))
+        self.grad_norms.assign(ops.where(here, ops.cast(grad_norm, "float32"), self.grad_norms.value))
 
     def observe(self, loss: Tensor, samples: Tensor) -> Tensor:
         """Adds the mean loss of a mini-batch to the running epoch; returns the epoch's mean over samples so far."""

@@ -8,7 +8,7 @@ from scipy.optimize import minimize
 
 from keras_bilinear import bilinear_math as bm
 from keras_bilinear import penalties
-from keras_bilinear.blocks import Factors, blocks_per_sweep, solve_active, solve_linear
+from keras_bilinear.blocks import Factors, block_names, solve_active, solve_linear
 from keras_bilinear.descent import DIRECTIONS, Samples, minimise
 from tests import reference
 from tests.problems import one_hot, planted
@@ -128,8 +128,8 @@ def test_gradient_descent_needs_the_most_iterations():
 def test_J_falls_from_block_to_block_over_sweeps(blocks, penalty, inner):
     case = Case()
     factors, last = case.factors, np.inf
-    for step in range(2 * blocks_per_sweep(blocks, 2)):
-        active = step % blocks_per_sweep(blocks, 2)
+    for step in range(2 * len(block_names(blocks, 2))):
+        active = step % len(block_names(blocks, 2))
         factors, solution = case.solve(active, penalty, blocks, factors, inner=inner, max_iterations=5)
         assert float(solution.objective) <= last * (1 + 1e-12)
         last = float(solution.objective)

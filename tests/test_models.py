@@ -686,3 +686,34 @@ def test_an_unbuilt_model_can_be_saved(tmp_path):
         with pytest.warns(UserWarning, match="not yet been built"):
             model.save(tmp_path / "model.keras")
         assert keras.models.load_model(tmp_path / "model.keras").alpha == 0.5
+
+
+def test_block_names_are_those_of_a_sweep():
+    model = kb.BilinearSoftmaxRegression(3, 2, input_shape=(4, 5))
+    names = {}
+    for blocks in ("joint", "side", "factor"):
+        model.compile(kb.BlockLineSearch(blocks=blocks))
+        names[blocks] = model.block_names
+    assert names == {"joint": ["A, B"], "side": ["A", "B"], "factor": ["a1", "b1", "a2", "b2"]}
+    model.compile("adam")
+    assert model.block_names == names["factor"]
+    assert kb.LinearSoftmaxRegression(3).block_names == ["W"]
+    image = keras.Input((4, 5))
+    two = [kb.BilinearDense(3, rank, name=name)(image) for name, rank in (("left", 1), ("right", 2))]
+    network = kb.AlternatingModel(image, keras.layers.add(two))
+    assert network.block_names == ["left/a1", "left/b1", "right/a1", "right/b1", "right/a2", "right/b2"]
+
+
+def test_a_network_knows_its_filters_and_its_penalty():
+    image = keras.Input((4, 5))
+    penalty = kb.penalties.Sum(0.5)
+    two = [kb.BilinearDense(3, 2, left_initializer="ones", factor_penalty=penalty, name=n)(image) for n in "uv"]
+    network = kb.AlternatingModel(image, keras.layers.add(two))
+    layers = [network.get_layer(name) for name in "uv"]
+    assert list(network.filters()) == ["u", "v"]
+    for layer in layers:
+        W = np.einsum("lmk,lnk->kmn", keras.ops.convert_to_numpy(layer.A), keras.ops.convert_to_numpy(layer.B))
+        np.testing.assert_allclose(network.filters()[layer.name], W, rtol=1e-5)
+    np.testing.assert_allclose(float(network.penalty()), sum(float(layer.penalty()) for layer in layers), rtol=1e-6)
+    (W,) = kb.LinearSoftmaxRegression(3, input_shape=(4, 5)).filters().values()
+    assert W.shape == (3, 4, 5)

@@ -54,3 +54,12 @@ def test_round_trip_and_forgetting_steps():
     schedule.forget_steps()
     assert schedule.block_steps.numpy().tolist() == [0, 0, 0]
     assert BlockSchedule.from_config(schedule.get_config()).num_blocks == 3
+
+
+def test_it_remembers_the_steps_and_the_gradient_of_every_block():
+    schedule = BlockSchedule(num_blocks=3)
+    schedule.record(1, grad_norm=0.5, steps=20)
+    schedule.record(2, grad_norm=0.25, steps=3)
+    schedule.record(1, grad_norm=0.125, steps=2)
+    np.testing.assert_array_equal(schedule.block_steps.numpy(), [0, 22, 3])
+    np.testing.assert_array_equal(schedule.grad_norms.numpy(), [np.nan, 0.125, 0.25])
