@@ -43,7 +43,7 @@ class AlternatingTraining(Host):
 
     @property
     def block_names(self) -> list[str]:
-        """The blocks of a sweep, in order: "a1", "b1", ..., after the names of their layers if there are several."""
+        """The blocks of a sweep, in order: "a1", "b1", ..., each after its layer if there are several."""
         layers = bilinear_layers(self)
         prefixes = [f"{layer.name}/" if len(layers) > 1 else "" for layer in layers]
         return [
