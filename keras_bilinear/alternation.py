@@ -37,6 +37,11 @@ class AlternatingTraining(Host):
         self.schedule = BlockSchedule(num_blocks, name="schedule")
 
     @property
+    def is_exact(self) -> bool:
+        """Whether whole blocks are solved on the full batch, instead of gradient steps on mini-batches."""
+        return isinstance(self.optimizer, BlockLineSearch)
+
+    @property
     def factor_blocks(self) -> list[keras.Variable]:
         """The factors that take turns, in order: a_1, b_1, ..., a_L, b_L of each bilinear layer."""
         return [factor for layer in bilinear_layers(self) for factor in layer.factor_blocks]

@@ -7,12 +7,22 @@ from typing import Any
 
 def positive_integer(name: str, value: Any) -> int:
     """`value` as an int >= 1, or a ValueError."""
+    return integer(name, value, least=1)
+
+
+def count(name: str, value: Any) -> int:
+    """`value` as an int >= 0, or a ValueError."""
+    return integer(name, value, least=0)
+
+
+def integer(name: str, value: Any, least: int) -> int:
+    """`value` as an int >= `least`, or a ValueError."""
     try:
-        number = 0 if isinstance(value, bool) else operator.index(value)
+        number = least - 1 if isinstance(value, bool) else operator.index(value)
     except TypeError:
-        number = 0
-    if number < 1:
-        raise ValueError(f"Expected `{name}` to be an integer >= 1. Received: {name}={value!r}")
+        number = least - 1
+    if number < least:
+        raise ValueError(f"Expected `{name}` to be an integer >= {least}. Received: {name}={value!r}")
     return number
 
 

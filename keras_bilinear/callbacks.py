@@ -5,11 +5,11 @@ from typing import Any
 
 import keras
 import numpy as np
-from keras import ops
 
 from keras_bilinear.arguments import non_negative
-from keras_bilinear.certificate import Certificate, certified
-from keras_bilinear.schedule import BlockSchedule
+from keras_bilinear.certificate import Certificate, certificate_of_fit
+from keras_bilinear.schedule import expect_schedule
+from keras_bilinear.tensorboard import BilinearTensorBoard as BilinearTensorBoard
 
 STEADY = 2e-3
 """A sweep that lowers J by less than this fraction leaves the present ranks close to their optimum."""
@@ -60,8 +60,7 @@ class BlockConvergence(keras.callbacks.Callback):
         self._sweep = 0
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        if not isinstance(getattr(self.model, "schedule", None), BlockSchedule):
-            raise ValueError("Expected a model that trains block by block, such as BilinearSoftmaxRegression.")
+        expect_schedule(self.model)
         self.converged = False
         self.reason = "the epochs ran out"
 
@@ -190,14 +189,3 @@ def grow(model: Any, more: np.ndarray) -> None:
             # Any b but zero: the solver starts the rank along the gradient (see `growth`).
             B[free[0], :, k] = 1.0 / np.sqrt(B.shape[1])
     model.head.assign_factors(A, B)
-
-
-def certificate_of_fit(model: Any) -> Certificate:
-    """The certificate on the data that `fit` runs on, or a ValueError if that is not at hand."""
-    data = getattr(model, "training_data", None)
-    if data is None:
-        raise ValueError(
-            "Expected a regression model of keras_bilinear and arrays in `fit`: J is certified on all images. "
-            "Received: another model, or a data set"
-        )
-    return certified(model, *map(ops.convert_to_tensor, data))

@@ -123,6 +123,22 @@ def certified(model: Any, X: Tensor, y: Tensor, weight: Tensor) -> Certificate:
     return Certificate(J, dual, ratios, sigma, ranks, freedom, note)
 
 
+def certificate_of_fit(model: Any) -> Certificate:
+    """The certificate on the data that `fit` runs on, or a ValueError if that is not at hand."""
+    return certified(model, *map(ops.convert_to_tensor, data_of_fit(model)))
+
+
+def data_of_fit(model: Any) -> tuple[Any, Any, Any]:
+    """The images, labels and weights that `fit` runs on, or a ValueError if they are not at hand."""
+    data = getattr(model, "training_data", None)
+    if data is None:
+        raise ValueError(
+            "Expected a regression model of keras_bilinear and arrays in `fit`: J is certified on all images. "
+            "Received: another model, or a data set"
+        )
+    return data
+
+
 def effective_ranks(singular_values: np.ndarray) -> np.ndarray:
     """How many ranks of each class count, (K,). singular_values (K, min(M, N)), falling."""
     return np.sum(singular_values > NEGLIGIBLE * singular_values[:, :1], axis=1)

@@ -151,11 +151,6 @@ class ImageRegression(AlternatingTraining, keras.Model):
                 f"cross-entropy of the model's output, averaged, without label smoothing. Received: loss={loss!r}"
             )
 
-    @property
-    def is_exact(self) -> bool:
-        """Whether whole blocks are solved on the full batch, instead of gradient steps on mini-batches."""
-        return isinstance(self.optimizer, BlockLineSearch)
-
     def fit(self, *args: Any, **kwargs: Any) -> keras.callbacks.History:
         """As `keras.Model.fit`; compiles with the defaults if `compile` was not called.
 

@@ -112,9 +112,22 @@ class BlockSchedule(keras.layers.Layer):
             before, now = now, float(self.running_objective())
         return max(before - now, 0.0) / max(abs(now), 1e-30)
 
+    def epoch_improvement(self) -> float:
+        """How much the epoch that ends has lowered J, relative to J; infinite after the first on mini-batches."""
+        before, now = self.previous_objective.value, self.objective.value
+        if float(self.samples.value):
+            before, now = self.epoch_objective.value, self.running_objective()
+        return float(before - now) / max(abs(float(now)), 1e-30)
+
     def forget_steps(self) -> None:
         """No block has been updated by the optimizer yet: for a new optimizer."""
         self.block_steps.assign(ops.zeros_like(self.block_steps.value))
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "num_blocks": self.num_blocks}
+
+
+def expect_schedule(model: Any) -> None:
+    """Raises a ValueError if the model is not trained block by block."""
+    if not isinstance(getattr(model, "schedule", None), BlockSchedule):
+        raise ValueError("Expected a model that trains block by block, such as BilinearSoftmaxRegression.")

@@ -1,0 +1,124 @@
+"""The event files of TensorBoard: one run that several fits append to, without a step going back.
+
+Imports tensorboard, an optional dependency: import this where it is needed.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.plugins.custom_scalar import summary as custom_scalar
+from tensorboard.plugins.custom_scalar.layout_pb2 import Category, Chart, Layout, MultilineChartContent
+from tensorboard.plugins.hparams import api as hp
+from tensorboard.plugins.scalar.summary import scalar_pb
+
+
+class Axis:
+    """Steps of curves that some fits share, each larger than the one before.
+
+    Args:
+        last: The last step that is in the event files; 0 if there is none.
+    """
+
+    def __init__(self, last: int):
+        self.last, self.offset = last, 0
+
+    def start(self, count: int, resumed: bool) -> None:
+        """Begins a fit whose own count is at `count`.
+
+        One that was interrupted goes on with its count, and what it had written before it broke off is not written
+        again. Any other fit goes on after the last step.
+        """
+        self.offset = 0 if resumed else max(self.last - count, 0)
+
+    def advance(self, count: int) -> int | None:
+        """The step of `count`, or None if the event files have it already."""
+        step = count + self.offset
+        if step <= self.last:
+            return None
+        self.last = step
+        return step
+
+
+class EventLog:
+    """Appends to the run in `folder`, in an event file of its own."""
+
+    def __init__(self, folder: str):
+        self.writer = tf.summary.create_file_writer(folder)
+        self._session: Any = None
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[None]:
+        """Directs summaries here, even where another callback has told TensorFlow to record only now and then."""
+        with self.writer.as_default(), tf.summary.record_if(True):
+            yield
+
+    def scalars(self, values: dict[str, float], step: int) -> None:
+        """All in one record: written one by one they would take ten times as long."""
+        self._write(Summary(value=[v for tag, value in values.items() for v in scalar_pb(tag, value).value]), step)
+
+    def picture(self, tag: str, pixels: np.ndarray, description: str, step: int) -> None:
+        """pixels (H, W, 3), uint8. The description is shown beside the picture."""
+        with self.recording():
+            tf.summary.image(tag, pixels[None], step=step, description=description)
+
+    def text(self, tag: str, markdown: str, step: int) -> None:
+        """Shown on the Text page."""
+        with self.recording():
+            tf.summary.text(tag, markdown, step=step)
+
+    def layout(self, categories: dict[str, dict[str, list[str]]]) -> None:
+        """Groups curves on the Custom Scalars page: category -> title of a chart -> regular expressions of tags."""
+
+        def chart(title: str, tags: list[str]) -> Chart:
+            return Chart(title=title, multiline=MultilineChartContent(tag=tags))
+
+        layout = [
+            Category(title=title, chart=[chart(*each) for each in charts.items()])
+            for title, charts in categories.items()
+        ]
+        self._write(custom_scalar.pb(Layout(category=layout)), step=0)
+
+    def start_session(self, choices: dict[str, Any], known: tuple[str, ...], outcomes: dict[str, str]) -> None:
+        """Makes the run a row of the HParams page.
+
+        Args:
+            choices: The hyperparameters of this run, by name.
+            known: The names of all that any run may have: the columns of the page.
+            outcomes: The curves whose last values the page compares, and how it calls them.
+        """
+        metrics = [hp.Metric(tag, display_name=name) for tag, name in outcomes.items()]
+        self._session = hp.KerasCallback(self.writer, choices)
+        with self.recording():
+            hp.hparams_config([hp.HParam(name) for name in known], metrics)
+            self._session.on_train_begin()
+
+    def flush(self) -> None:
+        """Puts all that was written into the file, where it outlives the process."""
+        self.writer.flush()
+
+    def close(self) -> None:
+        """Marks the run as finished."""
+        if self._session is not None:
+            self._session.on_train_end()
+        self.writer.close()
+
+    def _write(self, record: Any, step: int) -> None:
+        with self.recording():
+            tf.summary.experimental.write_raw_pb(record.SerializeToString(), step=step)
+
+
+def last_steps(folder: str, *tags: str) -> list[int]:
+    """The last step of each tag in the event files of `folder`, 0 without any. A torn end is passed over."""
+    last = dict.fromkeys(tags, 0)
+    for path in tf.io.gfile.glob(os.path.join(folder, "events.out.tfevents.*")):
+        for event in EventFileLoader(path).Load():
+            for value in event.summary.value:
+                if value.tag in last:
+                    last[value.tag] = max(last[value.tag], event.step)
+    return list(last.values())

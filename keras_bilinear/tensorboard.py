@@ -1,0 +1,154 @@
+"""Watching a fit in TensorBoard: when to write what `summaries` has to show."""
+
+import os
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_bilinear import summaries
+from keras_bilinear.alternation import inner_optimizer
+from keras_bilinear.arguments import count, one_of, positive_integer
+from keras_bilinear.certificate import certificate_of_fit, data_of_fit
+from keras_bilinear.schedule import expect_schedule
+
+EPOCH_CURVE, STEP_CURVE = "objective/J", "step/J"
+"""The curves that are always there, whose last steps tell where a run stands."""
+
+
+class BilinearTensorBoard(keras.callbacks.Callback):
+    """Shows in TensorBoard which block moves, whether the fit converges, and what the filters look like.
+
+    Curves over the epochs (in the exact regime an epoch is a sweep): J, V and alpha R, the relative decrease of J,
+    all metrics and their validation, the gradient norm and the updates of each block, the singular values and the
+    effective rank of each class. Curves over the steps: J, step size, active block, line searches. Pictures of W_k
+    and of its factors; a layout for the Custom Scalars page; the choices made, for the HParams page; a description.
+
+    A fit that resumes an interrupted one goes on along its curves, and so does a second `fit`; no step ever goes
+    back. What was written up to the last epoch outlives a killed process. The folders of Keras' own `TensorBoard`
+    are others (train/ and validation/), so both can share one log_dir.
+
+        tensorboard --logdir logs
+
+    Args:
+        log_dir: Folder of this run.
+        update_freq: How often to write curves over the steps: "batch", "epoch" (no such curves), or every so many
+            steps; by default "auto", every step of the exact regime and none on mini-batches.
+        image_freq: Epochs between pictures; 0 draws none. By default after 1, 2, 4, 8, ... epochs and at the end.
+        certificate_freq: Epochs between certificates, each of which costs 1.5 passes over the images; 0 for none.
+
+    Raises:
+        ValueError: for arguments out of range, and as the fit begins for a model that does not train block by
+            block, or for certificates without arrays.
+        ImportError: if tensorboard is not installed.
+
+    Example:
+        >>> model.fit(x, y, epochs=30, callbacks=[keras_bilinear.callbacks.BilinearTensorBoard("logs/rank-3")])
+    """
+
+    def __init__(
+        self,
+        log_dir: str | os.PathLike[str] = "logs",
+        update_freq: str | int = "auto",
+        image_freq: int | None = None,
+        certificate_freq: int = 0,
+    ):
+        super().__init__()
+        try:
+            import tensorboard  # noqa: F401
+        except ImportError as error:
+            raise ImportError(
+                'Expected tensorboard to write for. Received: it is missing; pip install "keras-bilinear[tensorboard]"'
+            ) from error
+        self.log_dir = os.fspath(log_dir)
+        self.update_freq = update_freq
+        if isinstance(update_freq, str):
+            one_of("update_freq", update_freq, ("auto", "epoch", "batch"))
+        else:
+            positive_integer("update_freq", update_freq)
+        self.image_freq = None if image_freq is None else count("image_freq", image_freq)
+        self.certificate_freq = count("certificate_freq", certificate_freq)
+        # An EventLog while a fit runs; that module needs tensorboard, this one may be imported without.
+        self._log: Any = None
+        self._waiting = self._step_freq = self._drawn = 0
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        expect_schedule(self.model)
+        if self.certificate_freq:
+            data_of_fit(self.model)  # raises an error before the fit, not after its first epoch
+        self._log = None
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        # Not as the fit begins: only now have all callbacks restored what they restore.
+        if self._log is None:
+            self._log = self._opened(first_epoch=epoch)
+        self._block_steps = block_steps(self.model)
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        self._waiting += 1
+        if not self._step_freq or self._waiting < self._step_freq:
+            return
+        self._waiting = 0
+        step = self._steps.advance(iterations(self.model))
+        if step is not None:
+            self._log.scalars(summaries.of_step(logs or {}), step)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        step = self._epochs.advance(epoch + 1)
+        if step is None:
+            return
+        values = summaries.of_epoch(self.model, logs or {}, block_steps(self.model) - self._block_steps)
+        if self.certificate_freq and step % self.certificate_freq == 0:
+            values |= summaries.of_certificate(certificate_of_fit(self.model))
+        self._log.scalars(values, step)
+        if self._is_drawn(step):
+            self._draw(step)
+        self._log.flush()
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        if self._log is None:  # a fit of no epochs
+            return
+        if self.image_freq != 0 and self._drawn < self._epochs.last:
+            self._draw(self._epochs.last)
+        self._log.close()
+        self._log = None
+
+    def _opened(self, first_epoch: int) -> Any:
+        """The log, with all that is known before the first step."""
+        from keras_bilinear.event_files import Axis, EventLog, last_steps
+
+        self._epochs, self._steps = map(Axis, last_steps(self.log_dir, EPOCH_CURVE, STEP_CURVE))
+        # An epoch above 0 says that the fit resumes an interrupted one.
+        self._epochs.start(first_epoch, resumed=first_epoch > 0)
+        self._steps.start(iterations(self.model), resumed=first_epoch > 0)
+        by_name = {"auto": int(self.model.is_exact), "epoch": 0, "batch": 1}
+        self._step_freq = by_name[self.update_freq] if isinstance(self.update_freq, str) else self.update_freq
+        self._waiting, self._drawn = 0, self._epochs.last
+        log = EventLog(self.log_dir)
+        log.text("model", summaries.description(self.model), step=self._epochs.last)
+        log.layout(summaries.layout(self.model, self._step_freq > 0, self.certificate_freq > 0))
+        log.start_session(summaries.hyperparameters(self.model), summaries.HYPERPARAMETERS, summaries.OUTCOMES)
+        log.flush()
+        return log
+
+    def _is_drawn(self, step: int) -> bool:
+        """Whether there is a picture after this epoch."""
+        if self.image_freq is None:
+            return step & (step - 1) == 0  # a power of two
+        return self.image_freq > 0 and step % self.image_freq == 0
+
+    def _draw(self, step: int) -> None:
+        for tag, (pixels, description) in summaries.pictures(self.model).items():
+            self._log.picture(tag, pixels, description, step)
+        self._drawn = step
+
+
+def block_steps(model: Any) -> np.ndarray:
+    """How many updates each block has received, (blocks,)."""
+    return ops.convert_to_numpy(model.schedule.block_steps)
+
+
+def iterations(model: Any) -> int:
+    """How many steps the optimizer has taken; saved with the model."""
+    return int(inner_optimizer(model.optimizer).iterations.value)
