@@ -59,7 +59,7 @@ class BilinearTensorBoard(keras.callbacks.Callback):
             import tensorboard  # noqa: F401
         except ImportError as error:
             raise ImportError(
-                'Expected tensorboard to write for. Received: it is missing; pip install "keras-bilinear[tensorboard]"'
+                'Expected tensorboard. Received: it is missing; pip install "keras-bilinear[tensorboard]"'
             ) from error
         self.log_dir = os.fspath(log_dir)
         self.update_freq = update_freq
