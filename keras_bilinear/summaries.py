@@ -49,7 +49,10 @@ def of_epoch(model: Any, logs: dict[str, float], updates: np.ndarray) -> dict[st
     """
     J, penalty = logs["objective"], float(model.penalty())
     values = {"objective/J": J, "objective/V": J - penalty, "objective/alpha_R": penalty}
-    values |= {"objective/improvement": model.schedule.epoch_improvement(), "blocks/step_size": logs["step_size"]}
+    values["blocks/step_size"] = logs["step_size"]
+    # Orders of magnitude: a fit that converges falls along a line, for which TensorBoard has no scale of its own.
+    improvement = model.schedule.epoch_improvement()
+    values["objective/log10_improvement"] = math.log10(improvement) if improvement > 0 else math.nan
     if not model.is_exact:  # there the steps tell; a sweep visits all
         values["blocks/active"] = logs["active_block"]
     norms = ops.convert_to_numpy(model.schedule.grad_norms)
@@ -57,7 +60,7 @@ def of_epoch(model: Any, logs: dict[str, float], updates: np.ndarray) -> dict[st
         values |= {f"gradient/{name}": float(norm), f"updates/{name}": float(taken)}
     metrics = {name: value for name, value in logs.items() if name not in NOT_METRICS}
     values |= {"objective/val_J" if name == "val_loss" else f"metrics/{name}": metrics[name] for name in metrics}
-    # Unknown are the gradient of a block that was never up, and what the first epoch improved.
+    # Unknown are the gradient of a block that was never up, and an improvement where there was none.
     unknown = {name for name, value in values.items() if math.isnan(value) or math.isinf(value)} - {"objective/J"}
     return {name: value for name, value in values.items() if name not in unknown} | of_ranks(model)
 
@@ -101,10 +104,9 @@ def layout(model: Any, with_steps: bool, with_certificate: bool) -> dict[str, di
     """Which curves belong together: category -> title of a chart -> regular expressions of tags."""
     categories = {
         "Objective": {
-            "J = V + alpha R": ["objective/(J|V|alpha_R)$"],
-            "training and validation": ["objective/(J|val_J)$"],
-            "relative decrease of J": ["objective/improvement$"],
+            "J = V + alpha R, and J on validation images": ["objective/(J|V|alpha_R|val_J)$"],
             "metrics": ["metrics/.*"],
+            "log10 of the relative decrease of J": ["objective/log10_improvement$"],
         },
         "Blocks": {
             "norm of the gradient": ["gradient/.*"],

@@ -15,10 +15,10 @@ import pytest
 import tensorflow as tf
 
 import keras_bilinear as kb
+from tests.browsers import BROWSER
 from tests.files import describe
 
 WEB = pathlib.Path(__file__).parents[1] / "export" / "web"
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 
 ONE = [(0.52, 0.2), (0.5, 0.5), (0.48, 0.8)]
@@ -82,8 +82,7 @@ def site(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def page(site):
-    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if shutil.which("node") is None or browser is None:
+    if shutil.which("node") is None or BROWSER is None:
         pytest.skip("Node.js and Chromium are needed to open the page")
     if not (WEB / "node_modules" / "playwright-core").is_dir():
         pytest.skip("playwright-core is not installed: npm install --prefix export/web")
@@ -93,7 +92,7 @@ def page(site):
             pass
 
     handler = functools.partial(Handler, directory=str(site))
-    driver = [shutil.which("node"), str(pathlib.Path(__file__).with_name("web_driver.mjs")), str(WEB), browser]
+    driver = [shutil.which("node"), str(pathlib.Path(__file__).with_name("web_driver.mjs")), str(WEB), BROWSER]
     with (
         http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server,
         subprocess.Popen(driver, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process,
