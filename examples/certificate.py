@@ -15,6 +15,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import keras
 import numpy as np
 from benchmark_inner import mnist
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from sklearn.datasets import load_digits
 
@@ -37,31 +38,61 @@ class Watch(keras.callbacks.Callback):
 
 
 def draw(seen: list[Certificate], path: Path) -> None:
-    """J and its bound over the sweeps; the ratio and the singular values of each class at the end."""
-    drawing = Figure(figsize=(10, 3.2), layout="constrained")
+    """J and its bound, and the ratio of every class, over the sweeps; the singular values in use at the end."""
+    drawing = Figure(figsize=(8.3, 2.9), layout="constrained")
     course, ratios, values = drawing.subplots(1, 3)
-    sweeps, end = range(1, len(seen) + 1), seen[-1]
-    course.plot(sweeps, [proof.objective for proof in seen], color=BLUE, label="J")
-    course.plot(sweeps, [proof.lower_bound for proof in seen], color=ORANGE, linestyle="--", label="lower bound")
-    course.set(xlabel="sweep", title="no model has a J below the bound")
-    course.legend(frameon=False)
-    K = len(end.effective_ranks)
-    ratios.bar(range(K), end.ratios, color=BLUE)
-    ratios.axhline(1.0, color=ORANGE, linestyle="--")
-    ratios.set(
-        xlabel="class", xticks=range(K), ylim=(0.9, None), title="$|G_k|_2 / \\alpha$: 1 where no rank helps"
-    )
-    for rank in range(int(end.effective_ranks.max())):
-        bottom = end.singular_values[:, :rank].sum(axis=1)
-        shade = 1 - 0.8 * rank / end.effective_ranks.max()
-        values.bar(
-            range(K), end.singular_values[:, rank], bottom=bottom, color=BLUE, alpha=shade, edgecolor="white"
-        )
-    values.set(xlabel="class", xticks=range(K), title="singular values of $W_k$: the ranks in use")
+    draw_course(course, seen)
+    draw_ratios(ratios, seen)
+    draw_values(values, seen[-1])
+    for panel in (course, ratios):
+        panel.set_xlabel("sweep", fontsize=9)
+        panel.locator_params(axis="x", integer=True)
     for panel in (course, ratios, values):
+        panel.tick_params(labelsize=8)
         panel.spines[["top", "right"]].set_visible(False)
     path.parent.mkdir(parents=True, exist_ok=True)
-    drawing.savefig(path, dpi=120)
+    drawing.savefig(path, dpi=200)
+
+
+def draw_course(panel: Axes, seen: list[Certificate]) -> None:
+    """J falls, the bound rises: no model has a J below it."""
+    sweeps = range(1, len(seen) + 1)
+    panel.plot(sweeps, [proof.objective for proof in seen], color=BLUE, label="$J$ of the fit")
+    panel.plot(sweeps, [proof.lower_bound for proof in seen], color=ORANGE, linestyle="--", label="lower bound")
+    panel.set_ylim(0, None)
+    panel.set_title("$J$ and its lower bound", fontsize=10)
+    panel.legend(frameon=False, fontsize=8, loc="lower right")
+
+
+def draw_ratios(panel: Axes, seen: list[Certificate]) -> None:
+    """A line for every class, which falls to 1 as it gets its ranks."""
+    sweeps = range(1, len(seen) + 1)
+    panel.plot(sweeps, np.array([proof.ratios for proof in seen]), color=BLUE, linewidth=1, alpha=0.6)
+    panel.axhline(1.0, color=ORANGE, linestyle="--", label="1: no rank helps")
+    panel.set_title("$|G_k|_2 / \\alpha$ of each class", fontsize=10)
+    panel.legend(frameon=False, fontsize=8)
+
+
+def draw_values(panel: Axes, end: Certificate) -> None:
+    """The singular values of each W_k, one on another: the ranks in use."""
+    K, ranks = len(end.effective_ranks), int(end.effective_ranks.max())
+    for rank in range(ranks):
+        height, bottom = end.singular_values[:, rank], end.singular_values[:, :rank].sum(axis=1)
+        shade = 1 - 0.8 * rank / ranks
+        panel.bar(range(K), height, bottom=bottom, color=BLUE, alpha=shade, edgecolor="white", label=f"{rank + 1}")
+    panel.set(xticks=range(K))
+    panel.set_xlabel("class $k$", fontsize=9)
+    panel.set_title("singular values of $W_k$", fontsize=10)
+    panel.legend(
+        title="rank",
+        title_fontsize=8,
+        fontsize=8,
+        frameon=False,
+        reverse=True,
+        loc="center left",
+        bbox_to_anchor=(1.0, 0.5),
+        handlelength=1.0,
+    )
 
 
 def main() -> None:

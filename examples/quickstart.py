@@ -1,4 +1,4 @@
-"""Trains a bilinear classifier and its linear baseline, draws their filters, and exports both for the edge.
+"""Trains a bilinear classifier and its linear baseline, draws both and the fit, and exports both for the edge.
 
     python examples/quickstart.py                       # handwritten digits of scikit-learn, no download
     python examples/quickstart.py --dataset mnist       # or fashion_mnist, by tensorflow-datasets
@@ -22,7 +22,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 import keras_bilinear as kb
-from keras_bilinear.plots import plot_filters
+from keras_bilinear.plots import plot_convergence, plot_filters
 
 
 def parsed_arguments() -> argparse.Namespace:
@@ -86,14 +86,19 @@ class Progress(keras.callbacks.Callback):
             print(f"  sweep {epoch + 1:3}   J {logs['objective']:.5f}   training accuracy {logs['accuracy']:.4f}")
 
 
-def train(name: str, model: keras.Model, x: np.ndarray, y: np.ndarray, epochs: int) -> None:
-    """Fits until a sweep over all blocks lowers J by less than 1e-4 of it."""
+def train(
+    name: str, model: keras.Model, x: np.ndarray, y: np.ndarray, test: tuple[np.ndarray, np.ndarray], epochs: int
+) -> keras.callbacks.History:
+    """Fits until a sweep over all blocks lowers J by less than 1e-4 of it; the test images are only watched."""
     print(f"Training {name} on {len(x):,} images")
     convergence = kb.callbacks.BlockConvergence(rtol=1e-4)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", kb.callbacks.ConvergenceWarning)  # the reason below says the same
-        history = model.fit(x, y, epochs=epochs, verbose=0, callbacks=[convergence, Progress()])
+        history = model.fit(
+            x, y, epochs=epochs, verbose=0, validation_data=test, callbacks=[convergence, Progress()]
+        )
     print(f"  stopped after {len(history.epoch)} sweeps: {convergence.reason}")
+    return history
 
 
 def main() -> None:
@@ -107,8 +112,9 @@ def main() -> None:
     else:
         names = [f"BSR, rank {args.rank}", "LSR"]
         models = [kb.BilinearSoftmaxRegression(10, **bilinear), kb.LinearSoftmaxRegression(10, alpha=args.alpha)]
-    for name, model in zip(names, models, strict=True):
-        train(name, model, x, y, args.epochs)
+    histories = [
+        train(name, model, x, y, (x_test, y_test), args.epochs) for name, model in zip(names, models, strict=True)
+    ]
 
     args.out.mkdir(parents=True, exist_ok=True)
     paths = [args.out / "bilinear.tflite", args.out / "linear.tflite"]
@@ -123,10 +129,11 @@ def main() -> None:
     for model, path in zip(models, paths, strict=True):
         print(kb.verify_tflite(path, model, x_test, y_test))
 
-    paths.append(args.out / "filters.png")
+    pictures = [args.out / "convergence.png", args.out / "filters.png"]
+    plot_convergence(histories[0], pictures[0])
     titles = [f"{args.pair[1]} (red) or {args.pair[0]} (blue)"] if args.pair else None
-    plot_filters(models, paths[-1], class_names=titles)
-    print("\nWritten:", *paths, sep="\n  ")
+    plot_filters(models, pictures[1], class_names=titles)
+    print("\nWritten:", *paths, *pictures, sep="\n  ")
 
 
 if __name__ == "__main__":

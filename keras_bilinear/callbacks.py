@@ -63,6 +63,8 @@ class BlockConvergence(keras.callbacks.Callback):
         expect_schedule(self.model)
         self.converged = False
         self.reason = "the epochs ran out"
+        # Shared with the History of this fit, which `plots.plot_convergence` reads.
+        self.params.update(rtol=self.rtol, block_rtol=self.block_rtol)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self.model.schedule.close_epoch(self.block_rtol)

@@ -1,72 +1,40 @@
-"""Pictures: the filters a model lays over an image, how the fit went, and what a path offers."""
+"""Pictures: how a fit went, and what a path offers; `plot_filters` is in a file of its own."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
-from keras import ops
 
-from keras_bilinear import bilinear_math as bm
-from keras_bilinear.models import BilinearRegression
-from keras_bilinear.path import RegularizationPath
-from keras_bilinear.regression import ImageRegression
+from keras_bilinear.figures import BLUE, GREEN, ORANGE, VERMILION, WIDTH, dress, empty_figure, saved
+from keras_bilinear.filter_plots import plot_filters
+from keras_bilinear.path import PathPoint, RegularizationPath
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-RED_TO_BLUE = "RdBu_r"
-"""Red raises the score of a class, blue lowers it: told apart by the colour-blind, and white is zero."""
+__all__ = ["plot_convergence", "plot_filters", "plot_path"]
 
-RANK_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
-"""Okabe and Ito's palette for the colour-blind, one colour a rank. Weaker ranks than these are not drawn."""
+STYLES = {"training": (BLUE, "-"), "validation": (VERMILION, "--")}
 
-# Inches, at 100 pixels each. Panels are placed by hand: automatic layouts pull them out of line to fit labels in.
-LEFT, RIGHT, TITLE, GAP, CURVES = 0.95, 0.75, 0.3, 0.08, 0.62
-COLUMN, LONE_COLUMN = 0.75, 1.7
+FEW = 60
+"""Up to so many sweeps each has a dot; more would make a band of them."""
 
 
-def plot_filters(
-    model: ImageRegression | Sequence[ImageRegression],
-    path: str | Path | None = None,
-    class_names: Sequence[str] | None = None,
+def plot_convergence(
+    history: keras.callbacks.History | Mapping[str, Sequence[float]], path: str | Path | None = None
 ) -> "Figure":
-    """Draws W_k for each class and, for bilinear models, the factors a_{l,k} and b_{l,k} it is made of.
+    """Draws J, how much of it every sweep took off, and the accuracy; on held-out images too, if any were given.
 
-    The factors are in canonical form: the strongest rank first, a_{l,k} and b_{l,k} of equal length
-    sqrt(s_{l,k}), so the height of a curve tells how much its rank matters. The model itself is not changed.
-
-    Args:
-        model: A fitted model, or several for the same classes, drawn one below the other.
-        path: Where to save the picture; the suffix sets the format. None saves nothing.
-        class_names: K titles, "0" to "K - 1" by default.
-
-    Raises:
-        ValueError: if there is no model, or models or names do not fit together.
-        ImportError: if matplotlib is not installed.
-
-    Example:
-        >>> plot_filters([bilinear, linear], "filters.png")
-    """
-    models = checked_models(model)
-    K = models[0].units
-    names = checked_names(class_names, K)
-    heights = [model_height(each) for each in models]
-    # A lone filter has its factors beside it, for there is no row of them to stand above.
-    width = LEFT + K * (COLUMN + GAP) + RIGHT if K > 1 else LEFT + 3 * LONE_COLUMN + 2 * RIGHT + 0.75
-    figure = empty_figure(width, sum(heights) + GAP)
-    for i, each in enumerate(models):
-        draw_model(figure, each, names, top=sum(heights[:i]) + TITLE)
-    return saved(figure, path)
-
-
-def plot_convergence(history: keras.callbacks.History, path: str | Path | None = None) -> "Figure":
-    """Draws J against the sweep and, where the fit measured it, the accuracy beside it.
+    The relative decrease of J, on a log scale, is what `callbacks.BlockConvergence` compares with its `rtol`, a
+    dotted line if the fit had this callback. It begins with the second sweep, for no log holds the J before the
+    first. Triangles on the axis are sweeps in which J did not fall, crosses values that are not finite.
 
     Args:
-        history: What `fit` returned. On mini-batches the steps along the axis are epochs.
+        history: What `fit` returned, or its logs, as read from a JSON file for example. On mini-batches the steps
+            along the axis are epochs, and the dotted line is `block_rtol`, below which the next block is up.
         path: Where to save the picture; the suffix sets the format. None saves nothing.
 
     Raises:
@@ -74,30 +42,85 @@ def plot_convergence(history: keras.callbacks.History, path: str | Path | None =
         ImportError: if matplotlib is not installed.
 
     Example:
-        >>> plot_convergence(model.fit(x, y, epochs=30), "convergence.png")
+        >>> plot_convergence(model.fit(x, y, epochs=30, validation_data=(x_test, y_test)), "convergence.png")
     """
-    logs = getattr(history, "history", None)
-    if not isinstance(logs, dict) or "objective" not in logs:
-        raise ValueError(
-            "Expected the History that `fit` of a bilinear or linear model returned, with the key 'objective'. "
-            f"Received: {sorted(logs) if isinstance(logs, dict) else repr(history)}"
-        )
-    accuracies = {
-        label: logs[key] for label, key in (("training", "accuracy"), ("validation", "val_accuracy")) if key in logs
-    }
-    curves = [("objective $J$", {"training": logs["objective"]}), ("accuracy", accuracies)]
-    curves = [(label, lines) for label, lines in curves if lines]
-    figure = empty_figure(4.0 * len(curves), 3.0, layout="constrained")
-    for i, (label, lines) in enumerate(curves):
-        panel = figure.add_subplot(1, len(curves), i + 1)
-        for (name, values), colour in zip(lines.items(), RANK_COLOURS, strict=False):
-            panel.plot(np.asarray(history.epoch) + 1, values, marker=".", color=colour, label=name)
-        panel.set(xlabel="sweep" if getattr(history.model, "is_exact", False) else "epoch", ylabel=label)
-        panel.locator_params(axis="x", integer=True)
-        panel.grid(color="0.9")
-        if len(lines) > 1:
-            panel.legend(frameon=False)
+    logs = checked_logs(history)
+    J = np.asarray(logs["objective"], float)
+    epochs = getattr(history, "epoch", range(len(J)))
+    # A History that was given to a second `fit` has logs of both, but numbers of the second alone.
+    steps = 1 + np.asarray(epochs if len(epochs) == len(J) else range(len(J)))
+    is_exact = "inner_iterations" in logs
+    objective, accuracy = measured(logs, "objective", "val_loss"), measured(logs, "accuracy", "val_accuracy")
+    decrease = {"training": relative_decrease(J)} if len(J) > 1 else {}
+    curves = {"objective $J$": objective, "relative decrease of $J$": decrease, "accuracy": accuracy}
+    drawn = [(title, lines) for title, lines in curves.items() if lines]
+    figure = empty_figure(WIDTH * len(drawn) / 3, 2.6, layout="constrained")
+    for i, (title, lines) in enumerate(drawn):
+        panel = figure.add_subplot(1, len(drawn), i + 1)
+        dress(panel, title, xlabel="sweep" if is_exact else "epoch")
+        if lines is decrease:
+            panel.set_yscale("log", nonpositive="mask")
+            draw_tolerance(panel, getattr(history, "params", None) or {}, "rtol" if is_exact else "block_rtol")
+        for name, values in lines.items():
+            draw_course(panel, steps, values, *STYLES[name], label=name if len(lines) > 1 else None)
+        panel.set_xlim(*padded(steps))
+        panel.locator_params(axis="x", integer=True, min_n_ticks=1)
+        if panel.get_legend_handles_labels()[1]:
+            panel.legend(frameon=False, fontsize=8)
     return saved(figure, path)
+
+
+def checked_logs(history: Any) -> Mapping[str, Sequence[float]]:
+    """The logs of a History, or those given instead of one; a ValueError if they hold no objective."""
+    logs = getattr(history, "history", history)
+    if not isinstance(logs, Mapping) or not len(logs.get("objective", ())):
+        raise ValueError(
+            "Expected the History that `fit` of a bilinear or linear model returned, or its logs, with the key "
+            f"'objective'. Received: {sorted(logs) if isinstance(logs, Mapping) else repr(history)}"
+        )
+    return logs
+
+
+def measured(logs: Mapping[str, Sequence[float]], training: str, validation: str) -> dict[str, np.ndarray]:
+    """What was measured in every sweep, of two names; with `validation_freq` nobody knows which sweeps it was."""
+    curves = {"training": logs.get(training, ()), "validation": logs.get(validation, ())}
+    sweeps = len(logs["objective"])
+    return {name: np.asarray(values, float) for name, values in curves.items() if len(values) == sweeps}
+
+
+def relative_decrease(J: np.ndarray) -> np.ndarray:
+    """(J_before - J) / |J| of every sweep, as `BlockSchedule.sweep_improvement` has it; NaN for the first."""
+    before = np.concatenate([[np.nan], J[:-1]])
+    with np.errstate(invalid="ignore"):  # infinity less infinity
+        return (before - J) / np.maximum(np.abs(J), 1e-30)
+
+
+def draw_course(
+    panel: "Axes", steps: np.ndarray, values: np.ndarray, colour: str, style: str, label: str | None
+) -> None:
+    """A curve, and marks on the axis for the values that have no place in it."""
+    if panel.get_yscale() == "log":
+        lost, mark, what = values <= 0, "v", "no decrease"
+    else:
+        lost, mark, what = ~np.isfinite(values), "x", "not finite"
+    marker = "." if len(steps) <= FEW else ""
+    panel.plot(steps, np.where(lost, np.nan, values), style, color=colour, marker=marker, label=label)
+    if lost.any():
+        # Heights are those of the panel, whatever its scale.
+        on_axis: dict[str, Any] = {"transform": panel.get_xaxis_transform(), "clip_on": False, "zorder": 3}
+        panel.plot(steps[lost], np.zeros(lost.sum()), mark, color=colour, markersize=4, label=what, **on_axis)
+
+
+def draw_tolerance(panel: "Axes", params: Mapping[str, Any], name: str) -> None:
+    """Below what decrease a fit with `BlockConvergence` ends, or the turn of a block; nothing for one without."""
+    if params.get(name):
+        panel.axhline(params[name], color="0.35", linestyle=":", label=f"{name} = {params[name]:g}")
+
+
+def padded(steps: np.ndarray) -> tuple[float, float]:
+    """Limits of the axis with some room, half a sweep at least: a single one has a place too."""
+    room = max(0.5, 0.03 * np.ptp(steps))
+    return steps.min() - room, steps.max() + room
 
 
 def plot_path(path: RegularizationPath, file: str | Path | None = None) -> "Figure":
@@ -119,180 +142,40 @@ def plot_path(path: RegularizationPath, file: str | Path | None = None) -> "Figu
     """
     if not isinstance(path, RegularizationPath):
         raise ValueError(f"Expected the path that `regularization_path` returned. Received: {type(path).__name__}")
-    figure = empty_figure(5.6, 3.6, layout="constrained")
+    figure = empty_figure(WIDTH, 3.9, layout="constrained")
     panel = figure.add_subplot()
-    alphas = sorted({point.alpha for point in path.points}, reverse=True)
-    shades = {alpha: str(0.85 - 0.55 * i / max(len(alphas) - 1, 1)) for i, alpha in enumerate(alphas)}
-    for point in path.points:
-        panel.plot(point.parameters, point.accuracy, ".", color=shades[point.alpha])
-    bests = [
-        max((point for point in path.points if point.rank == rank), key=lambda point: point.accuracy)
-        for rank in dict.fromkeys(point.rank for point in path.points)
-    ]
-    sizes, heights = [point.parameters for point in bests], [point.accuracy for point in bests]
-    panel.errorbar(sizes, heights, [point.standard_error for point in bests], color=RANK_COLOURS[0], capsize=3)
-    for point in bests:
-        panel.annotate(
-            f"$L$ = {point.rank}", (point.parameters, point.accuracy), (6, -12), textcoords="offset points"
-        )
+    dress(panel, "accuracy on held-out images", xlabel="parameters")
+    draw_fits(panel, path.points)
     best, chosen = path.best, path.one_standard_error
-    panel.axhline(best.accuracy - best.standard_error, color="0.5", linestyle="--", linewidth=0.8)
-    for point, name, colour, size in ((best, "best", RANK_COLOURS[1], 9), (chosen, "1 s.e.", RANK_COLOURS[2], 13)):
-        label = f"{name}: $L$ = {point.rank}, $\\alpha$ = {point.alpha:.2g}"
-        panel.plot(point.parameters, point.accuracy, "o", mfc="none", mew=2, ms=size, color=colour, label=label)
-    panel.set(xlabel="parameters", ylabel="accuracy on held-out images")
-    panel.margins(x=0.16)
-    panel.grid(color="0.9")
-    panel.legend(frameon=False, loc="lower right")
+    ring(panel, best, "best", ORANGE, size=10)
+    ring(panel, chosen, "smallest within a standard error of it", GREEN, size=14)
+    panel.axhline(best.accuracy - best.standard_error, color="0.35", linestyle="--", linewidth=0.8, zorder=1)
+    panel.margins(x=0.12, y=0.08)
+    panel.legend(frameon=False, fontsize=9, loc="lower right")
     return saved(figure, file)
 
 
-def checked_models(model: Any) -> list[ImageRegression]:
-    """The models to draw as a list, or a ValueError if they cannot be drawn in one picture."""
-    models = list(model) if isinstance(model, list | tuple) else [model]
-    if not models or not all(isinstance(each, ImageRegression) for each in models):
-        received = ", ".join(type(each).__name__ for each in models) or "none"
-        raise ValueError(f"Expected regression models of keras_bilinear, one or a list. Received: {received}")
-    units = [each.units for each in models]
-    if len(set(units)) > 1:
-        raise ValueError(f"Expected models for the same classes. Received: models with units={units}")
-    for each in models:
-        each.expect_built()
-    return models
+def draw_fits(panel: "Axes", points: Sequence[PathPoint]) -> None:
+    """A dot for every fit, and a line through the best one of each rank."""
+    alphas = sorted({point.alpha for point in points}, reverse=True)
+    shades = {alpha: str(0.75 - 0.6 * i / max(len(alphas) - 1, 1)) for i, alpha in enumerate(alphas)}
+    named = {alphas[0], alphas[-1]}
+    for point in sorted(points, key=lambda point: -point.alpha):
+        label = f"$\\alpha$ = {point.alpha:.2g}" if point.alpha in named else None
+        named.discard(point.alpha)
+        panel.plot(point.parameters, point.accuracy, "o", ms=4, color=shades[point.alpha], label=label)
+    bests = [
+        max((point for point in points if point.rank == rank), key=lambda point: point.accuracy)
+        for rank in dict.fromkeys(point.rank for point in points)
+    ]
+    sizes, heights = [point.parameters for point in bests], [point.accuracy for point in bests]
+    panel.errorbar(sizes, heights, [point.standard_error for point in bests], color=BLUE, capsize=3)
+    for point in bests:
+        place = (point.parameters, point.accuracy)
+        panel.annotate(f"$L$ = {point.rank}", place, (10, -13), textcoords="offset points", fontsize=9)
 
 
-def checked_names(class_names: Sequence[str] | None, K: int) -> list[str]:
-    """One title for each W_k; a logistic model has a single one, whose score is that of class 1."""
-    if class_names is None:
-        return [str(k) for k in range(K)] if K > 1 else ["1 (red) or 0 (blue)"]
-    if isinstance(class_names, str) or len(class_names) != K:
-        raise ValueError(f"Expected a list of {K} `class_names`. Received: class_names={class_names!r}")
-    return [str(name) for name in class_names]
-
-
-def filter_size(model: ImageRegression) -> tuple[float, float]:
-    """Width and height of a panel with W_k; bounded, or strips of pixels would be a thread or a tower."""
-    M, N = model.image_size
-    width = COLUMN if model.units > 1 else LONE_COLUMN
-    return width, width * min(max(M / N, 0.7), 2.0)
-
-
-def model_height(model: ImageRegression) -> float:
-    """Height of all that is drawn of one model, from the titles of its filters to its last factors."""
-    factor_rows = 2 if model.units > 1 and isinstance(model, BilinearRegression) else 0
-    return TITLE + filter_size(model)[1] + GAP + factor_rows * (CURVES + GAP)
-
-
-def draw_model(figure: "Figure", model: ImageRegression, names: list[str], top: float) -> None:
-    """The filters of one model and, below them or beside a lone one, its factors."""
-    K, (width, height) = model.units, filter_size(model)
-    lefts = [LEFT + k * (width + GAP) for k in range(K)]
-    filters = [add_panel(figure, left, top, width, height) for left in lefts]
-    draw_filters(filters, model.weight_matrices(), names)
-    row_label(filters[0], f"{short_name(model)}\n{parameter_count(model):,}\nweights")
-    scale = add_panel(figure, lefts[-1] + width + GAP, top, 0.09, height)
-    figure.colorbar(filters[0].images[0], cax=scale)
-    scale.set_title("$W_k$" if K > 1 else "$W$", fontsize=8, pad=3)
-    scale.locator_params(nbins=5)
-    if not isinstance(model, BilinearRegression):
-        return
-    A, B = (ops.convert_to_numpy(part) for part in bm.canonical_factors(*model.factors()))
-    limit = 1.08 * largest(A, B)
-    for i, (part, name, axis) in enumerate(((A, "a", "rows"), (B, "b", "columns"))):
-        if K > 1:
-            below = top + height + GAP + i * (CURVES + GAP)
-            panels = [add_panel(figure, left, below, width, CURVES) for left in lefts]
-            row_label(panels[0], f"${name}_{{l,k}}$\n{axis}")
-        else:
-            beside = LEFT + width + RIGHT + 0.4 + i * (width + 0.4)
-            panels = [add_panel(figure, beside, top, width, height)]
-            panels[0].set_title(f"${name}_l$, {axis}", fontsize=9, pad=3)
-        draw_curves(panels, part, limit)
-    add_legend(panels[-1], model.rank)
-
-
-def draw_filters(panels: Sequence["Axes"], W: np.ndarray, names: list[str]) -> None:
-    """The row of W_k on one symmetric colour scale. W (K, M, N)."""
-    limit = largest(W)
-    for panel, filter_k, name in zip(panels, W, names, strict=True):
-        panel.imshow(filter_k, cmap=RED_TO_BLUE, vmin=-limit, vmax=limit, aspect="auto")
-        panel.set(xticks=[], yticks=[])
-        panel.set_title(name, fontsize=9, pad=3)
-
-
-def draw_curves(panels: Sequence["Axes"], factors: np.ndarray, limit: float) -> None:
-    """The row of a_{l,k}, or of b_{l,k}, one curve a rank. factors (L, M, K)."""
-    _, M, K = factors.shape
-    for k in range(K):
-        panel = panels[k]
-        panel.axhline(0.0, color="0.8", linewidth=0.8)
-        for rank, (curve, colour) in enumerate(zip(factors[:, :, k], RANK_COLOURS, strict=False)):
-            # The strongest rank lies above the others. A dot, for a factor of one entry is no line.
-            panel.plot(curve, color=colour, linewidth=1.2, marker="." if M == 1 else "", zorder=9 - rank)
-        # The width of the filter, so that entry n of b_{l,k} stands below column n of W_k.
-        panel.set(xlim=(-0.5, M - 0.5), ylim=(-limit, limit), xticks=[])
-        panel.locator_params(axis="y", nbins=3)
-        panel.tick_params(labelleft=k == 0, left=k == 0)
-
-
-def add_legend(panel: "Axes", L: int) -> None:
-    """Which colour is which rank, to the right of the last panel."""
-    shown = min(L, len(RANK_COLOURS))
-    panel.legend(
-        panel.lines[1:],  # without the zero line
-        [str(rank + 1) for rank in range(shown)],
-        title="rank $l$" if shown == L else f"rank $l$\n(of {L})",
-        loc="center left",
-        bbox_to_anchor=(1.0, 0.9),
-        frameon=False,
-        fontsize=8,
-        title_fontsize=8,
-        labelspacing=0.2,
-        handlelength=1.2,
-    )
-
-
-def add_panel(figure: "Figure", left: float, top: float, width: float, height: float) -> "Axes":
-    """A new panel at a place in inches from the top left corner, with the small ticks of a small picture."""
-    W, H = figure.get_size_inches()
-    panel = figure.add_axes((left / W, 1.0 - (top + height) / H, width / W, height / H))
-    panel.tick_params(labelsize=7, length=2, pad=2)
-    return panel
-
-
-def row_label(panel: "Axes", text: str) -> None:
-    """Text to the left of a row of panels, upright so that it can be read."""
-    panel.set_ylabel(text, fontsize=8, rotation=0, ha="right", va="center", labelpad=4)
-
-
-def largest(*arrays: np.ndarray) -> float:
-    """The largest absolute value; positive even for a model of zeros, which needs a scale too."""
-    return max(float(np.finfo("float32").tiny), *(float(np.abs(array).max()) for array in arrays))
-
-
-def short_name(model: ImageRegression) -> str:
-    """The paper's name of a model, BSR for BilinearSoftmaxRegression, and its rank."""
-    initials = "".join(letter for letter in type(model).__name__ if letter.isupper())
-    return f"{initials}\n$L$ = {model.rank}" if isinstance(model, BilinearRegression) else initials
-
-
-def parameter_count(model: ImageRegression) -> int:
-    """How many numbers training determines."""
-    return sum(int(np.prod(variable.shape)) for variable in model.trainable_variables)
-
-
-def empty_figure(width: float, height: float, layout: Any = None) -> "Figure":
-    """A figure of its own, in inches: no pyplot, so no global state and no window system is touched."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        advice = 'Expected matplotlib to draw with. Received: it is missing; pip install "keras-bilinear[plot]"'
-        raise ImportError(advice) from error
-    return Figure(figsize=(width, height), dpi=100, layout=layout)
-
-
-def saved(figure: "Figure", path: str | Path | None) -> "Figure":
-    """The figure, written to `path` unless that is None."""
-    if path is not None:
-        figure.savefig(path)
-    return figure
+def ring(panel: "Axes", point: PathPoint, name: str, colour: str, size: float) -> None:
+    """A ring around one fit, which the legend names."""
+    label = f"{name}: $L$ = {point.rank}, $\\alpha$ = {point.alpha:.2g}"
+    panel.plot(point.parameters, point.accuracy, "o", mfc="none", mew=2, ms=size, color=colour, label=label)
