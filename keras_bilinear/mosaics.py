@@ -18,12 +18,9 @@ BLUE_TO_RED = {
 GREY = 128
 """Between the tiles: told apart from zero, and from both ends of the scale."""
 
-TILE = 96
-"""Pixels along the longer side of a tile, at least: an entry becomes a square of several pixels."""
-
 
 def mosaic(tiles: np.ndarray) -> np.ndarray:
-    """Tiles side by side, in reading order, on one symmetric colour scale.
+    """Tiles side by side, in reading order, on one symmetric colour scale; a pixel an entry.
 
     tiles (K, H, W), any real numbers -> RGB (H', W', 3), uint8.
     """
@@ -34,9 +31,7 @@ def mosaic(tiles: np.ndarray) -> np.ndarray:
     missing = -K % columns
     pixels = np.concatenate([pixels, np.full((missing, *pixels.shape[1:]), GREY, "uint8")])
     rows = pixels.reshape(-1, columns, H + 1, W + 1, 3).transpose(0, 2, 1, 3, 4)
-    picture = rows.reshape(-1, columns * (W + 1), 3)[:-1, :-1]
-    size = max(1, round(TILE / max(H, W)))
-    return np.kron(picture, np.ones((size, size, 1), "uint8"))
+    return rows.reshape(-1, columns * (W + 1), 3)[:-1, :-1]
 
 
 def colours(values: np.ndarray) -> np.ndarray:

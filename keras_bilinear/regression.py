@@ -332,6 +332,7 @@ class ImageRegression(AlternatingTraining, keras.Model):
             **logs,
             "loss": solution.objective,
             "objective": solution.objective,
+            "penalty": self.penalty(),
             "step_size": solution.step_size,
             "active_block": active,
             "grad_norm": solution.grad_norm,

@@ -114,10 +114,10 @@ class BlockSchedule(keras.layers.Layer):
 
     def epoch_improvement(self) -> float:
         """How much the epoch that ends has lowered J, relative to J; infinite after the first on mini-batches."""
-        before, now = self.previous_objective.value, self.objective.value
+        before, now = float(self.previous_objective.value), float(self.objective.value)
         if float(self.samples.value):
-            before, now = self.epoch_objective.value, self.running_objective()
-        return float(before - now) / max(abs(float(now)), 1e-30)
+            before, now = float(self.epoch_objective.value), float(self.running_objective())
+        return (before - now) / max(abs(now), 1e-30)
 
     def forget_steps(self) -> None:
         """No block has been updated by the optimizer yet: for a new optimizer."""

@@ -1,23 +1,24 @@
 """What there is to see of a fit: the numbers, pictures and words that TensorBoard shows."""
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 import tensorflow as tf
 from keras import ops
 
-from keras_bilinear import bilinear_math as bm
 from keras_bilinear._version import __version__
 from keras_bilinear.alternation import bilinear_layers, inner_optimizer
 from keras_bilinear.certificate import Certificate, effective_ranks
+from keras_bilinear.layers import BilinearDense
 from keras_bilinear.mosaics import mosaic
 
 MOST_SINGULAR_VALUES = 8
 """Of a linear model, whose filters have full rank, so many are shown."""
 
-NOT_METRICS = {"loss", "objective", "step_size", "active_block", "grad_norm", "inner_iterations"}
+PARTS = ("objective", "penalty")
+NOT_METRICS = ("loss", *PARTS, "step_size", "active_block", "grad_norm", "inner_iterations")
 """Logs of a step that are about the solver."""
 
 HYPERPARAMETERS = ("alpha", "blocks", "inner", "penalty", "rank", "solver", "step_size", "type")
@@ -33,8 +34,15 @@ OUTCOMES = {
 
 
 def of_step(logs: dict[str, float]) -> dict[str, float]:
-    """What one step did: J, step size, |gradient|, active block, line searches, and the metrics."""
-    return {f"step/{'J' if name == 'objective' else name}": value for name, value in logs.items() if name != "loss"}
+    """What one step did: J and its parts, step size, |gradient|, active block, line searches, and the metrics."""
+    others = {f"step/{name}": value for name, value in logs.items() if name not in ("loss", *PARTS)}
+    return parts_of_objective("step", logs) | others
+
+
+def parts_of_objective(group: str, logs: dict[str, float]) -> dict[str, float]:
+    """J = V + alpha R."""
+    J, penalty = logs["objective"], logs["penalty"]
+    return {f"{group}/J": J, f"{group}/V": J - penalty, f"{group}/alpha_R": penalty}
 
 
 def of_epoch(model: Any, logs: dict[str, float], updates: np.ndarray) -> dict[str, float]:
@@ -47,9 +55,7 @@ def of_epoch(model: Any, logs: dict[str, float], updates: np.ndarray) -> dict[st
         logs: Those of the epoch.
         updates: How many steps each block took in it.
     """
-    J, penalty = logs["objective"], float(model.penalty())
-    values = {"objective/J": J, "objective/V": J - penalty, "objective/alpha_R": penalty}
-    values["blocks/step_size"] = logs["step_size"]
+    values = {**parts_of_objective("objective", logs), "blocks/step_size": logs["step_size"]}
     # Orders of magnitude: a fit that converges falls along a line, for which TensorBoard has no scale of its own.
     improvement = model.schedule.epoch_improvement()
     values["objective/log10_improvement"] = math.log10(improvement) if improvement > 0 else math.nan
@@ -68,11 +74,10 @@ def of_epoch(model: Any, logs: dict[str, float], updates: np.ndarray) -> dict[st
 def of_ranks(model: Any) -> dict[str, float]:
     """The singular values of every W_k, those that can differ from zero, and its effective rank."""
     values = {}
-    for prefix, rank, W in filters(model):
-        sigma = np.linalg.svd(W, compute_uv=False)
+    for prefix, _, _, sigma, _ in decompositions(model):
         for k, effective in enumerate(effective_ranks(sigma)):
             values[f"ranks/{prefix}{k}"] = float(effective)
-            for l, value in enumerate(sigma[k, :rank]):
+            for l, value in enumerate(sigma[k, :MOST_SINGULAR_VALUES]):
                 values[f"singular_values/{prefix}{k}/{l + 1}"] = float(value)
     return values
 
@@ -86,13 +91,13 @@ def of_certificate(proof: Certificate) -> dict[str, float]:
 def pictures(model: Any) -> dict[str, tuple[np.ndarray, str]]:
     """Tag -> pixels (H, W, 3) and what they show: W_k of all classes, and the factors they are made of."""
     drawn = {}
-    for prefix, rank, W in filters(model):
+    for prefix, W, U, sigma, V in decompositions(model):
         parts = {"W": (W, "W_k")}
         if bilinear_layers(model):
-            A, B = (ops.convert_to_numpy(part) for part in bm.truncated_factors(W, rank))
+            a, b = canonical(U, sigma, V)
             # As strips of three pixels: those of a stand, those of b lie.
-            parts["a"] = np.repeat(A.transpose(2, 1, 0), 3, axis=2), "a_(l,k), the strongest rank to the left,"
-            parts["b"] = np.repeat(B.transpose(2, 0, 1), 3, axis=1), "b_(l,k), the strongest rank on top,"
+            parts["a"] = np.repeat(a, 3, axis=2), "a_(l,k), the strongest rank to the left,"
+            parts["b"] = np.repeat(b.transpose(0, 2, 1), 3, axis=1), "b_(l,k), the strongest rank on top,"
         for name, (tiles, words) in parts.items():
             order = f"{words} for k = 0 to {len(W) - 1} in reading order"
             scale = f"Red raises the score, blue lowers it; the strongest colour is {np.abs(tiles).max():.3g}."
@@ -116,8 +121,11 @@ def layout(model: Any, with_steps: bool, with_certificate: bool) -> dict[str, di
         },
     }
     if with_steps:
-        names = ("J", "step_size", "grad_norm", "active_block", "inner_iterations")
-        categories["Steps"] = {name.replace("_", " "): [f"step/{name}$"] for name in names}
+        names = ("step_size", "grad_norm", "active_block", "inner_iterations")
+        categories["Steps"] = {
+            "J = V + alpha R": ["step/(J|V|alpha_R)$"],
+            **{name.replace("_", " "): [f"step/{name}$"] for name in names if model.is_exact or name != names[-1]},
+        }
     if with_certificate:
         categories["Certificate"] = {
             "J and its lower bound": ["objective/J$", "certificate/lower_bound$"],
@@ -125,7 +133,7 @@ def layout(model: Any, with_steps: bool, with_certificate: bool) -> dict[str, di
             "largest ratio": ["certificate/ratio$"],
         }
     categories["Ranks"] = {"effective rank of each class": ["ranks/.*"]}
-    for prefix, _, W in filters(model):
+    for prefix, W, *_ in decompositions(model):
         for k in range(len(W)):
             categories["Ranks"][f"singular values of W_{prefix}{k}"] = [f"singular_values/{prefix}{k}/.*"]
     return categories
@@ -150,11 +158,11 @@ def hyperparameters(model: Any) -> dict[str, Any]:
 def description(model: Any) -> str:
     """A table in Markdown: what is trained, how large it is, and on which versions."""
     rows = dict(hyperparameters(model))
-    for prefix, rank, W in filters(model):
+    for prefix, W, _, sigma, _ in decompositions(model):
         K, M, N = W.shape
         rows[f"{prefix}images and classes"] = f"{M} x {N}, {K}"
         if bilinear_layers(model):
-            factors, weights = rank * (M + N) * K, M * N * K
+            factors, weights = sigma.shape[1] * (M + N) * K, M * N * K
             share = f"{factors / weights:.0%} of the {weights:,} weights of a linear model"
             rows[f"{prefix}factors"] = f"{factors:,}, {share}"
     rows["parameters"] = f"{sum(int(np.prod(variable.shape)) for variable in model.trainable_variables):,}"
@@ -163,14 +171,48 @@ def description(model: Any) -> str:
     return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())])
 
 
-def filters(model: Any) -> list[tuple[str, int, np.ndarray]]:
-    """Of each layer: a prefix of its tags, empty if it is the only one; how many ranks to show; W (K, M, N)."""
-    ranks = {layer.name: layer.rank for layer in bilinear_layers(model)}
-    each = model.filters().items()
-    return [
-        (f"{name}/" if len(each) > 1 else "", min(ranks.get(name, MOST_SINGULAR_VALUES), *W.shape[1:]), W)
-        for name, W in each
-    ]
+class Decomposition(NamedTuple):
+    """The filters of a layer and their singular value decomposition W_k = U_k diag(sigma_k) V_k^T.
+
+    Fields:
+        prefix: Of the layer's tags; empty if it is the only one.
+        W: (K, M, N).
+        U: (K, M, R), with R = min(L, M, N) singular values that can differ from zero.
+        sigma: (K, R), falling.
+        V: (K, N, R).
+    """
+
+    prefix: str
+    W: np.ndarray
+    U: np.ndarray
+    sigma: np.ndarray
+    V: np.ndarray
+
+
+def decompositions(model: Any) -> list[Decomposition]:
+    """Those of all bilinear layers, or of the one linear layer."""
+    layers = bilinear_layers(model)
+    if not layers:
+        (W,) = model.filters().values()
+        U, sigma, Vt = np.linalg.svd(W, full_matrices=False)
+        return [Decomposition("", W, U, sigma, Vt.transpose(0, 2, 1))]
+    return [Decomposition(f"{layer.name}/" if len(layers) > 1 else "", *decomposed(layer)) for layer in layers]
+
+
+def decomposed(layer: BilinearDense) -> tuple[np.ndarray, ...]:
+    """W, U, sigma, V of a bilinear layer, from the L x L product of triangular factors; W_k is far larger."""
+    A = np.stack([factor.numpy() for factor in layer.left_factors]).transpose(2, 1, 0)
+    B = np.stack([factor.numpy() for factor in layer.right_factors]).transpose(2, 1, 0)
+    (QA, RA), (QB, RB) = np.linalg.qr(A), np.linalg.qr(B)
+    U, sigma, Vt = np.linalg.svd(RA @ RB.transpose(0, 2, 1), full_matrices=False)
+    return A @ B.transpose(0, 2, 1), QA @ U, sigma, QB @ Vt.transpose(0, 2, 1)
+
+
+def canonical(U: np.ndarray, sigma: np.ndarray, V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """a (K, M, R) and b (K, N, R) with the length sqrt(sigma), as `bilinear_math.canonical_factors` has them."""
+    pivot = np.abs(U).argmax(axis=1)[:, None]
+    scale = np.sqrt(sigma)[:, None] * np.sign(np.take_along_axis(U, pivot, axis=1))
+    return U * scale, V * scale
 
 
 def only(values: list[Any]) -> Any:

@@ -33,13 +33,11 @@ def test_tiles_lie_in_reading_order_with_grey_between_them():
     assert np.all(picture[:, [96, 193]] == GREY)
 
 
-def test_ten_classes_are_two_rows_of_five_with_squares_for_entries():
-    rng = np.random.default_rng(0)
-    tiles = rng.normal(size=(10, 24, 24))
+def test_ten_classes_are_two_rows_of_five():
+    tiles = np.random.default_rng(0).normal(size=(10, 24, 20))
     picture = mosaic(tiles)
-    assert picture.shape == (4 * 49, 4 * 124, 3)
-    np.testing.assert_array_equal(picture[4 * 25 : 4 * 49 : 4, 4 * 50 : 4 * 74 : 4], colours(tiles)[7])
-    np.testing.assert_array_equal(picture[::4, ::4], picture[3::4, 3::4])
+    assert picture.shape == (49, 104, 3)
+    np.testing.assert_array_equal(picture[25:49, 42:62], colours(tiles)[7])
 
 
 @pytest.mark.parametrize("K", [1, 2, 7, 11, 100])
