@@ -163,7 +163,7 @@ class AlternatingTraining(Host):
             scaled = self.optimizer.scale_loss(loss)
         blocks, others = self.factor_blocks, self.other_variables
         gradients = tape.gradient(scaled, blocks + others)
-        active, penalty = self.schedule.active.value % len(blocks), self.penalty()
+        active = self.schedule.active.value % len(blocks)
         norm = self.update_active(active, loss, gradients[: len(blocks)], gradients[len(blocks) :])
         logs = self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
         # The mean over the running epoch, like every metric in the bar; Keras names the tracker "loss".
@@ -172,7 +172,7 @@ class AlternatingTraining(Host):
             **logs,
             "loss": mean_loss,
             "objective": mean_loss,
-            "penalty": penalty,
+            "penalty": self.penalty(),
             "step_size": ops.cast(inner_optimizer(self.optimizer).learning_rate, "float32"),
             "active_block": active,
             "grad_norm": norm,
