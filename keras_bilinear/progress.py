@@ -29,9 +29,6 @@ class Progress(keras.callbacks.ProgbarLogger):
         12/30 - 4s - 310ms/sweep - J: 0.4194 - accuracy: 0.9119 - sweep: 12 - block: b2 - step size: 0.52
     """
 
-    # A step waits for the callbacks of the one before unless all of them say that it need not, as Keras' own bar does.
-    async_safe = True
-
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         super().on_train_begin(logs)
         self.names = self.model.block_names

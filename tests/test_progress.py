@@ -1,6 +1,5 @@
 import logging
 import re
-import threading
 
 import keras
 import numpy as np
@@ -91,7 +90,8 @@ def test_one_line_a_sweep(capsys):
 
 
 def test_one_line_an_epoch_on_mini_batches(capsys):
-    network().fit(*data(), epochs=6, batch_size=16, verbose=2)
+    # As many batches as blocks, and still no sweep.
+    network().fit(*data(), epochs=6, batch_size=12, verbose=2)
     lines = screen(capsys)
     assert [line.split(" - ")[0] for line in lines] == [f"{epoch}/6" for epoch in range(1, 7)]
     assert all("/epoch - J: " in line for line in lines)
@@ -262,26 +262,6 @@ def test_without_interactive_logging_it_goes_where_the_lines_of_keras_go(verbose
         keras.config.enable_interactive_logging()
     assert capsys.readouterr().out == ""
     assert "sweep: 1 - block: b2" in caplog.messages[-1]
-
-
-class Thread(keras.callbacks.Callback):
-    """Notes where the callbacks of a step run."""
-
-    async_safe = True
-
-    def __init__(self):
-        super().__init__()
-        self.seen = set()
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.seen.add(threading.current_thread())
-
-
-def test_steps_do_not_wait_for_the_bar():
-    thread = Thread()
-    regression("adam").fit(*data(), batch_size=8, verbose=1, callbacks=[thread])
-    assert thread.seen
-    assert threading.main_thread() not in thread.seen
 
 
 def test_numbers_too_small_for_four_decimals_are_shown(capsys):
