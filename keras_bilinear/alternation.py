@@ -13,7 +13,9 @@ from keras_bilinear.bilinear_math import Tensor
 from keras_bilinear.blocks import block_names
 from keras_bilinear.layers import BilinearDense
 from keras_bilinear.optimizers import BlockLineSearch
+from keras_bilinear.progress import Progress, tell
 from keras_bilinear.schedule import BlockSchedule
+from keras_bilinear.summary import summary_lines
 
 if TYPE_CHECKING:
     from keras import Model as Host
@@ -56,6 +58,13 @@ class AlternatingTraining(Host):
             for prefix, layer in zip(prefixes, layers, strict=True)
             for name in block_names("factor", layer.rank)
         ]
+
+    def summary(self, *args: Any, **kwargs: Any) -> None:
+        """As `keras.Model.summary`, and how each bilinear layer compares with a linear one."""
+        super().summary(*args, **kwargs)
+        named = inspect.signature(keras.Model.summary).bind(self, *args, **kwargs).arguments
+        for line in summary_lines(bilinear_layers(self), self.schedule):
+            (named.get("print_fn") or tell)(line)
 
     def filters(self) -> dict[str, np.ndarray]:
         """W (K, M, N) of each bilinear layer, by its name."""
@@ -113,13 +122,20 @@ class AlternatingTraining(Host):
         self.compile(**keras.saving.deserialize_keras_object(config))
 
     def fit(self, *args: Any, **kwargs: Any) -> keras.callbacks.History:
-        """As `keras.Model.fit`. Without a callback that decides when a block is done, each epoch ends one."""
+        """As `keras.Model.fit`. Without a callback that decides when a block is done, each epoch ends one.
+
+        `verbose=1` shows a bar an epoch, `verbose=2` one line, both by `keras_bilinear.progress.Progress`.
+        """
         self.refuse_replicas()
         # By name, whether they were given by position or by name.
         named = inspect.signature(keras.Model.fit).bind(self, *args, **kwargs).arguments
         options = self.prepare({name: value for name, value in named.items() if name != "self"})
         self.refuse_frozen()
-        return super().fit(**{**options, "callbacks": self.with_turns(options.get("callbacks"))})
+        callbacks = self.with_turns(options.get("callbacks"))
+        own_bar = any(isinstance(callback, keras.callbacks.ProgbarLogger) for callback in callbacks)
+        if options.get("verbose", "auto") != 0 and not own_bar:
+            callbacks.append(Progress())  # last, so that it shows what the others add to the logs
+        return super().fit(**{**options, "callbacks": callbacks})
 
     def prepare(self, options: dict[str, Any]) -> dict[str, Any]:
         """The options of `fit` that Keras gets; models that know their data check it here."""
@@ -145,8 +161,8 @@ class AlternatingTraining(Host):
 
     def with_turns(self, callbacks: Any) -> list[keras.callbacks.Callback]:
         """The callbacks, with one that passes the turn on every epoch unless one of them does it."""
-        given = getattr(callbacks, "callbacks", callbacks) or []
-        given = list(given) if isinstance(given, list | tuple) else [given]
+        # One, several or lists of them, as Keras takes them.
+        given = keras.tree.flatten(getattr(callbacks, "callbacks", callbacks) or [])
         if any(getattr(callback, "passes_turns", False) for callback in given):
             return given
         every_epoch = keras.callbacks.LambdaCallback(

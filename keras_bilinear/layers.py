@@ -4,6 +4,7 @@ import copy
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_bilinear import bilinear_math as bm
@@ -127,6 +128,11 @@ class BilinearDense(keras.layers.Layer):
     def B(self) -> Tensor:
         """All right factors, (L, N, K)."""
         return ops.stack([factor.value for factor in self.right_factors])
+
+    def ranks(self) -> np.ndarray:
+        """How many ranks each class uses, (K,): those whose factors are not zero."""
+        A, B = (ops.convert_to_numpy(factors) for factors in (self.A, self.B))
+        return np.sum(A.any(axis=1) & B.any(axis=1), axis=0)
 
     def assign_factors(self, A: Tensor, B: Tensor) -> None:
         """Sets every factor variable from A (L, M, K) and B (L, N, K)."""

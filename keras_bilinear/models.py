@@ -114,8 +114,8 @@ class BilinearRegression(ImageRegression):
 
     def ranks(self) -> np.ndarray:
         """How many ranks each class uses, (K,): those whose factors are not zero."""
-        A, B = self.factors()
-        return np.sum(A.any(axis=1) & B.any(axis=1), axis=0)
+        self.expect_built()
+        return self.head.ranks()
 
     def canonicalize(self) -> None:
         """Replaces the factors by the SVD of every W_k: balanced, ordered by singular value, sign fixed.

@@ -13,13 +13,10 @@ from keras_bilinear.alternation import bilinear_layers, inner_optimizer
 from keras_bilinear.certificate import Certificate, effective_ranks
 from keras_bilinear.layers import BilinearDense
 from keras_bilinear.mosaics import mosaic
+from keras_bilinear.progress import SOLVER_LOGS
 
 MOST_SINGULAR_VALUES = 8
 """Of a linear model, whose filters have full rank, so many are shown."""
-
-PARTS = ("objective", "penalty")
-NOT_METRICS = ("loss", *PARTS, "step_size", "active_block", "grad_norm", "inner_iterations")
-"""Logs of a step that are about the solver."""
 
 HYPERPARAMETERS = ("alpha", "blocks", "inner", "penalty", "rank", "solver", "step_size", "type")
 """The columns of the HParams page, which sorts them by name and hides all but the first five."""
@@ -35,7 +32,7 @@ OUTCOMES = {
 
 def of_step(logs: dict[str, float]) -> dict[str, float]:
     """What one step did: J and its parts, step size, |gradient|, active block, line searches, and the metrics."""
-    others = {f"step/{name}": value for name, value in logs.items() if name not in ("loss", *PARTS)}
+    others = {f"step/{name}": value for name, value in logs.items() if name not in ("loss", "objective", "penalty")}
     return parts_of_objective("step", logs) | others
 
 
@@ -64,7 +61,7 @@ def of_epoch(model: Any, logs: dict[str, float], updates: np.ndarray) -> dict[st
     norms = ops.convert_to_numpy(model.schedule.grad_norms)
     for name, norm, taken in zip(map(tag, model.block_names), norms, updates, strict=False):
         values |= {f"gradient/{name}": float(norm), f"updates/{name}": float(taken)}
-    metrics = {name: value for name, value in logs.items() if name not in NOT_METRICS}
+    metrics = {name: value for name, value in logs.items() if name not in SOLVER_LOGS}
     values |= {"objective/val_J" if name == "val_loss" else f"metrics/{name}": metrics[name] for name in metrics}
     # Unknown are the gradient of a block that was never up, and an improvement where there was none.
     unknown = {name for name, value in values.items() if math.isnan(value) or math.isinf(value)} - {"objective/J"}

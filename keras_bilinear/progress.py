@@ -1,0 +1,103 @@
+"""What `fit` shows while it runs: J and where the alternation stands, in readable form."""
+
+import logging
+import math
+import time
+from typing import Any
+
+import keras
+import numpy as np
+
+INTERVAL = 0.05
+"""Seconds between two drawings of a bar, as in Keras."""
+
+SOLVER_LOGS = ("loss", "objective", "penalty", "step_size", "active_block", "grad_norm", "inner_iterations")
+"""What a step says of itself; all other logs are metrics."""
+
+
+class Progress(keras.callbacks.ProgbarLogger):
+    """Keras' progress bar with the logs of the alternation in readable form.
+
+    `fit` adds it unless `verbose=0` or another `ProgbarLogger` is given. With `verbose=1` every epoch has its
+    heading and its bar, with `verbose=2` one line, which begins with the epoch, the seconds since `fit` began and
+    those the epoch took. Either shows J, the accuracy, the finished sweeps, the active block where there are
+    several, and the step size (on mini-batches the learning rate), then the other metrics. The history and all
+    other callbacks get every log as it is.
+
+    Example:
+        >>> model.fit(x, y, epochs=30, verbose=2)
+        12/30 - 4s - 310ms/sweep - J: 0.4194 - accuracy: 0.9119 - sweep: 12 - block: b2 - step size: 0.52
+    """
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        super().on_train_begin(logs)
+        self.names = self.model.block_names
+        self.unit = "sweep" if self.model.is_exact and self.target == len(self.names) else "epoch"
+        self.began = time.perf_counter()
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self.epoch_began, self.drawn = time.perf_counter(), -math.inf
+        if self.verbose != 2:
+            super().on_epoch_begin(epoch, logs)
+            self.progbar.interval = 0  # it is called when it shall draw
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        self.seen = batch + 1
+        now = time.perf_counter()
+        if self.verbose == 1 and now - self.drawn >= INTERVAL:
+            self.drawn = now
+            self.label_bar(logs)
+            super().on_train_batch_end(batch)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        if self.verbose == 2:
+            now = time.perf_counter()
+            count = f"{epoch + 1:{len(str(self.epochs))}}/{self.epochs}"
+            each = f"{duration(now - self.epoch_began)}/{self.unit}"
+            tell(f"{count} - {now - self.began:.0f}s - {each}{self.readable(logs)}")
+        else:
+            self.label_bar(logs)
+            super().on_epoch_end(epoch)
+
+    def label_bar(self, logs: dict[str, Any] | None) -> None:
+        """Gives the bar the logs to show.
+
+        As a part of the name of its unit, which is printed as it is and last: values are numbers to a bar, and have
+        four decimals.
+        """
+        self.progbar.unit_name = f"step{self.readable(logs)}"
+
+    def readable(self, logs: dict[str, Any] | None) -> str:
+        """The logs in words, " - J: 0.4194 - accuracy: 0.9119 - ..."."""
+        logs = logs or {}
+        shown = {"J": decimals(logs["objective"])} if "objective" in logs else {}
+        if "accuracy" in logs:
+            shown["accuracy"] = decimals(logs["accuracy"])
+        shown["sweep"] = str(int(self.model.schedule.sweep.value))
+        if "active_block" in logs and len(self.names) > 1:
+            shown["block"] = self.names[int(logs["active_block"])]
+        if "step_size" in logs:
+            shown["step size"] = f"{logs['step_size']:.3g}"
+        # The rest of what a step says would make the line too long.
+        metrics = {name: decimals(value) for name, value in logs.items() if name not in SOLVER_LOGS}
+        shown |= {name: text for name, text in metrics.items() if name not in shown}
+        return "".join(f" - {name}: {text}" for name, text in shown.items())
+
+
+def decimals(value: Any) -> str:
+    """A metric with four decimals, or digits where these would say nothing; the mean of several."""
+    mean = float(np.mean(value))
+    return f"{mean:.4f}" if mean == 0 or abs(mean) > 1e-3 else f"{mean:.2e}"
+
+
+def duration(seconds: float) -> str:
+    """Whole seconds, or milliseconds below one."""
+    return f"{seconds:.0f}s" if seconds >= 1 else f"{1e3 * seconds:.0f}ms"
+
+
+def tell(line: str) -> None:
+    """Prints a line where Keras prints its own: in absl's logs if `keras.config` says that nobody is looking."""
+    if keras.config.is_interactive_logging_enabled():
+        print(line, flush=True)
+    else:
+        logging.getLogger("absl").info(line)
