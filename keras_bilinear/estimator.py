@@ -9,7 +9,8 @@ import numpy as np
 from keras import ops
 
 from keras_bilinear.arguments import non_negative, positive_integer
-from keras_bilinear.callbacks import AutomaticRank, BlockConvergence, ConvergenceWarning
+from keras_bilinear.automatic_rank import AutomaticRank
+from keras_bilinear.convergence import BlockConvergence, ConvergenceWarning
 from keras_bilinear.data import checked_weights
 from keras_bilinear.models import BilinearLogisticRegression, BilinearRegression, BilinearSoftmaxRegression
 

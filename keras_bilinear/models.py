@@ -9,9 +9,9 @@ from keras import ops
 from keras_bilinear import bilinear_math as bm
 from keras_bilinear import penalties
 from keras_bilinear.arguments import non_negative, positive_integer
+from keras_bilinear.automatic_rank import AutomaticRank
 from keras_bilinear.bilinear_math import Tensor
 from keras_bilinear.blocks import Factors, block_names
-from keras_bilinear.callbacks import AutomaticRank
 from keras_bilinear.descent import Samples, Solution
 from keras_bilinear.initializers import OrthogonalizedUniform
 from keras_bilinear.layers import BilinearDense

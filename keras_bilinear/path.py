@@ -13,7 +13,7 @@ from keras_bilinear import bilinear_math as bm
 from keras_bilinear.arguments import non_negative, positive_integer
 from keras_bilinear.bilinear_math import Tensor
 from keras_bilinear.blocks import Factors
-from keras_bilinear.callbacks import ConvergenceWarning
+from keras_bilinear.convergence import ConvergenceWarning
 from keras_bilinear.data import (
     Batch,
     class_indices,

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 import keras_bilinear as kb
-from keras_bilinear.callbacks import AutomaticRank, BlockConvergence, ConvergenceWarning, grow
+from keras_bilinear.automatic_rank import grow
+from keras_bilinear.callbacks import AutomaticRank, BlockConvergence, ConvergenceWarning
 from keras_bilinear.export import export_tflite
 from keras_bilinear.inference_graph import in_use, inference_graph
 from tests.files import oracle, random_images, random_model, run
