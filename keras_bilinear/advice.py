@@ -13,6 +13,8 @@ STILL_FALLING = 1e-5
 """A sweep that lowers J by more than this fraction of it has not converged: `BlockConvergence` would go on."""
 NOISE = 1e-3
 """The same on mini-batches, where J is a mean over an epoch and not as steady."""
+NOTHING = 1e-12
+"""W without an entry above this moves no score: a large alpha shrinks it from sweep to sweep, but not to 0."""
 NAMED = 6
 """So many blocks or classes are named; of more, only the first."""
 
@@ -114,7 +116,7 @@ def of_filters(filters: dict[str, np.ndarray]) -> Iterator[str]:
     for name, W in filters.items():
         if not np.isfinite(W).all():
             yield f"Factors of layer '{name}' are not finite. Fit the model anew, with a smaller learning rate."
-        elif not W.any():
+        elif np.abs(W).max() < NOTHING:
             yield (
                 f"W = 0 in layer '{name}': all images get the same scores from it. Give a smaller alpha, or more "
                 "epochs where it has only begun."

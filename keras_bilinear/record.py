@@ -233,7 +233,8 @@ def relative_decrease(before: float, now: float) -> float:
 def factor_norms(model: Any) -> list[float]:
     """|a| or |b| of every factor: enough to tell whether others have taken their place."""
     blocks = model.factor_blocks if model.built else []
-    return [float(np.linalg.norm(ops.convert_to_numpy(factor.value))) for factor in blocks]
+    # In double precision, where the squares of a fit that diverges still are numbers.
+    return [float(np.linalg.norm(ops.convert_to_numpy(factor.value).astype("float64"))) for factor in blocks]
 
 
 def block_rtol(callbacks: list[Any]) -> float | None:

@@ -150,7 +150,7 @@ class ConvergenceReport:
             blocks.sort(key=lambda block: -block.grad_norm if block.grad_norm > 0 else 0.0)
             blocks, others = blocks[:STEEPEST], blocks[STEEPEST:]
         rows = [
-            (block.name, f"{block.updates:,}", small(block.grad_norm) if block.was_up else "no turn")
+            (block.name, f"{block.updates:,}", (small(block.grad_norm) or "nan") if block.was_up else "no turn")
             for block in blocks
         ]
         if others:
@@ -252,7 +252,10 @@ def cell(tag: str, text: str, style: str) -> str:
 def report_of(record: FitRecord, model: Any) -> ConvergenceReport:
     """The report of a fit; ranks and filters are those the model has now."""
     filters = model.filters() if model.built else {}
-    sigma = {name: np.linalg.svd(np.where(np.isfinite(W), W, 0.0), compute_uv=False) for name, W in filters.items()}
+    sigma = {
+        name: np.linalg.svd(np.where(np.isfinite(W), W, 0.0).astype("float64"), compute_uv=False)
+        for name, W in filters.items()
+    }
     fits = [(epoch.sweeps if record.is_by_sweep else epoch.number) for epoch in record.epochs]
     blocks = zip(record.block_names, record.updates, record.grad_norms, record.was_up, strict=True)
     return ConvergenceReport(

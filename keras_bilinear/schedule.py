@@ -100,8 +100,9 @@ class BlockSchedule(keras.layers.Layer):
 
     def ends_sweep(self, block_rtol: float) -> bool:
         """Whether the running mini-batch epoch ends a sweep, which `close_epoch` will record."""
-        last = int(self.active.value) == self.num_blocks - 1
-        return bool(self.samples.value) and last and self.block_converged(block_rtol)
+        if not float(self.samples.value) or int(self.active.value) < self.num_blocks - 1:
+            return False
+        return self.block_converged(block_rtol)
 
     def finished_sweeps(self, block_rtol: float | None) -> int:
         """Finished sweeps, with that of the running mini-batch epoch unless `block_rtol` is None."""
