@@ -59,7 +59,8 @@ class ConvergenceReport:
         penalty: alpha R at the end.
         cross_entropy: V = J - alpha R; NaN where a fit was broken off within an epoch.
         objectives: J at the end of each epoch, or its mean over it, (epochs,).
-        improvements: How much each epoch lowered J, relative to J, (epochs,); NaN where that is not known.
+        improvements: How much each epoch lowered J, relative to J, (epochs,); in the exact regime from where its
+            solver started, as `BlockConvergence` sees it; NaN where that is not known.
         steps: What the epochs are called: the number of the sweep that each ended, or on mini-batches its own.
         step_name: "sweep" or "epoch".
         blocks: One `BlockReport` for each block, in the order of their turns.

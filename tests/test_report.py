@@ -37,7 +37,7 @@ def separable(T=60):
 
 def make(optimizer=None, alpha=0.02, rank=2, K=3, metrics="default", **options):
     model = kb.BilinearSoftmaxRegression(K, rank, alpha=alpha, seed=0, **options)
-    model.compile(optimizer, metrics=metrics)
+    model.compile(optimizer, metrics=metrics, jit_compile=False)
     return model
 
 
@@ -375,8 +375,7 @@ def test_a_step_that_cannot_be_traced():
     wrong = tf.data.Dataset.from_tensors((np.ones((4, 6, 5, 3), "float32"), np.zeros(4, "int32")))
     with pytest.raises(ValueError, match="Expected"):
         model.fit(wrong, verbose=0, shuffle=False)
-    if model.last_fit is not None:
-        assert "ValueError interrupted" in str(model.convergence_report())
+    assert "ValueError interrupted the fit in epoch 1" in str(model.convergence_report())
 
 
 def test_automatic_ranks_end_certified(digits):
@@ -483,14 +482,16 @@ def test_separable_and_saturated_on_mini_batches(kind):
     x, y = separable()
     adam = keras.optimizers.Adam(0.3)
     model = make(adam, alpha=0.0) if kind == "regression" else network(adam)
-    report, history = fit(model, x, y, 30, batch_size=20)
+    report, history = fit(model, x, y, 12, batch_size=20)
     assert history["accuracy"][-1] == 1.0
     assert warned(report, SEPARABLE)
     assert not warned(report, "no minimum"), "it was not one model that classified them all"
     assert warned(report, SATURATED)
     decay = keras.optimizers.AdamW(0.3, weight_decay=1e-3)
     model = make(decay, alpha=0.0) if kind == "regression" else network(decay)
-    assert not warned(fit(model, x, y, 30, batch_size=20)[0], SEPARABLE)
+    report, history = fit(model, x, y, 12, batch_size=20)
+    assert history["accuracy"][-1] == 1.0
+    assert not warned(report, SEPARABLE)
 
 
 def test_weights_in_a_data_set_are_not_known():
