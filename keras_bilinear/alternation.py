@@ -11,9 +11,11 @@ from keras import ops
 from keras_bilinear import bilinear_math as bm
 from keras_bilinear.bilinear_math import Tensor
 from keras_bilinear.blocks import block_names
-from keras_bilinear.layers import BilinearDense
-from keras_bilinear.optimizers import BlockLineSearch
+from keras_bilinear.layers import bilinear_layers
+from keras_bilinear.optimizers import BlockLineSearch, inner_optimizer
 from keras_bilinear.progress import Progress, tell
+from keras_bilinear.record import FitRecord
+from keras_bilinear.report import ConvergenceReport, report_of
 from keras_bilinear.schedule import BlockSchedule
 from keras_bilinear.summary import summary_lines
 
@@ -33,6 +35,7 @@ class AlternatingTraining(Host):
     """
 
     schedule: BlockSchedule
+    last_fit: FitRecord | None = None
 
     def start_schedule(self, num_blocks: int) -> None:
         """Creates the saved state of the alternation."""
@@ -135,7 +138,29 @@ class AlternatingTraining(Host):
         own_bar = any(isinstance(callback, keras.callbacks.ProgbarLogger) for callback in callbacks)
         if options.get("verbose", "auto") != 0 and not own_bar:
             callbacks.append(Progress())  # last, so that it shows what the others add to the logs
-        return super().fit(**{**options, "callbacks": callbacks})
+        with FitRecord(self, {**options, "callbacks": callbacks}) as record:
+            # First: what the others do as they begin and end an epoch, or the fit, comes after it is noted.
+            return super().fit(**{**options, "callbacks": [record, *callbacks]})
+
+    def convergence_report(self) -> ConvergenceReport:
+        """What the last `fit` did, block by block, why it ended, and what to mend.
+
+        There is one after a fit that was interrupted, too. Effective ranks are those of the present weights, all
+        else was noted as the fit ran. It is not saved with the model.
+
+        Raises:
+            ValueError: if `fit` has not begun an epoch since the model was made or loaded.
+
+        Example:
+            >>> model.fit(x, y, epochs=30)
+            >>> print(model.convergence_report())
+        """
+        if self.last_fit is None:
+            raise ValueError(
+                "Expected a model on which `fit` has been called since it was made or loaded: a report is about "
+                "that fit, and is not saved. Received: one without a fit"
+            )
+        return report_of(self.last_fit, self)
 
     def prepare(self, options: dict[str, Any]) -> dict[str, Any]:
         """The options of `fit` that Keras gets; models that know their data check it here."""
@@ -265,17 +290,6 @@ class AlternatingModel(AlternatingTraining, keras.Model):
         if not layers:
             raise ValueError("Expected a graph with at least one BilinearDense layer. Received: none")
         self.start_schedule(num_blocks=sum(2 * layer.rank for layer in layers))
-
-
-def bilinear_layers(model: keras.Model) -> list[BilinearDense]:
-    """The built bilinear layers of a model, those within other layers and models included, in order."""
-    owners = (getattr(weight, "bilinear_layer", None) for weight in model.weights)
-    return list(dict.fromkeys(layer for layer in owners if layer is not None))
-
-
-def inner_optimizer(optimizer: Any) -> Any:
-    """The optimizer that holds the step count: inside a loss scaler under mixed precision."""
-    return getattr(optimizer, "inner_optimizer", optimizer)
 
 
 def losses_by_output(loss: Any, outputs: list[str]) -> list[Any]:

@@ -224,6 +224,12 @@ class BilinearDense(keras.layers.Layer):
         return cls(**config)
 
 
+def bilinear_layers(model: keras.Model) -> list[BilinearDense]:
+    """The built bilinear layers of a model, those within other layers and models included, in order."""
+    owners = (getattr(weight, "bilinear_layer", None) for weight in model.weights)
+    return list(dict.fromkeys(layer for layer in owners if layer is not None))
+
+
 def has_channel(shape: tuple[int | None, ...]) -> bool:
     """Whether a trailing axis of size one is a channel axis: (..., M, N, 1) with at least one leading axis."""
     return len(shape) >= 4 and shape[-1] == 1

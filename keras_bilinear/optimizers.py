@@ -131,6 +131,11 @@ class BlockLineSearch(keras.optimizers.Optimizer):
         return {"name": self.name, **own}
 
 
+def inner_optimizer(optimizer: Any) -> Any:
+    """The optimizer that holds the step count: inside a loss scaler under mixed precision."""
+    return getattr(optimizer, "inner_optimizer", optimizer)
+
+
 @functools.cache
 def compiled(function: Callable[..., Any], jit: bool, *settings: tuple[str, Any]) -> Callable[..., Any]:
     """`function`, whose first arguments are X and the samples, as a graph with its static settings bound.

@@ -98,6 +98,16 @@ class BlockSchedule(keras.layers.Layer):
         if converged:
             self.finish_block(self.objective.value, now, self.num_blocks)
 
+    def ends_sweep(self, block_rtol: float) -> bool:
+        """Whether the running mini-batch epoch ends a sweep, which `close_epoch` will record."""
+        if not float(self.samples.value) or int(self.active.value) < self.num_blocks - 1:
+            return False
+        return self.block_converged(block_rtol)
+
+    def finished_sweeps(self, block_rtol: float | None) -> int:
+        """Finished sweeps, with that of the running mini-batch epoch unless `block_rtol` is None."""
+        return int(self.sweep.value) + int(block_rtol is not None and self.ends_sweep(block_rtol))
+
     def sweep_improvement(self, block_rtol: float) -> float:
         """How much the last sweep has lowered J, relative to J, without changing anything.
 
@@ -106,8 +116,7 @@ class BlockSchedule(keras.layers.Layer):
         """
         before, now = float(self.previous_objective.value), float(self.objective.value)
         if float(self.samples.value):
-            last = int(self.active.value) == self.num_blocks - 1
-            if not last or not self.block_converged(block_rtol):
+            if not self.ends_sweep(block_rtol):
                 return math.inf
             before, now = now, float(self.running_objective())
         return max(before - now, 0.0) / max(abs(now), 1e-30)

@@ -9,10 +9,10 @@ import tensorflow as tf
 from keras import ops
 
 from keras_bilinear._version import __version__
-from keras_bilinear.alternation import bilinear_layers, inner_optimizer
 from keras_bilinear.certificate import Certificate, effective_ranks
-from keras_bilinear.layers import BilinearDense
+from keras_bilinear.layers import BilinearDense, bilinear_layers
 from keras_bilinear.mosaics import mosaic
+from keras_bilinear.optimizers import inner_optimizer
 from keras_bilinear.progress import SOLVER_LOGS
 
 MOST_SINGULAR_VALUES = 8

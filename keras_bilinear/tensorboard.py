@@ -8,9 +8,9 @@ import numpy as np
 from keras import ops
 
 from keras_bilinear import summaries
-from keras_bilinear.alternation import inner_optimizer
 from keras_bilinear.arguments import count, one_of, positive_integer
 from keras_bilinear.certificate import certificate_of_fit, data_of_fit
+from keras_bilinear.optimizers import inner_optimizer
 from keras_bilinear.schedule import expect_schedule
 
 EPOCH_CURVE, STEP_CURVE = "objective/J", "step/J"

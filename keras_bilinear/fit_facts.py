@@ -1,0 +1,88 @@
+"""What is fitted, to what, and how: the facts that a report of the fit needs, as they are at the time."""
+
+import math
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+
+from keras_bilinear.layers import bilinear_layers
+from keras_bilinear.losses import is_plain_cross_entropy
+from keras_bilinear.optimizers import BlockLineSearch, inner_optimizer
+
+
+class TrainingData(NamedTuple):
+    """What J says about single images depends on their weights and labels.
+
+    Fields:
+        mean_weight: Of an image; None if unknown.
+        certain_below: V below which no image can be misclassified: one that is costs ln 2 or more. 0 if unknown.
+        hard: Whether each label is one class; None if unknown.
+    """
+
+    mean_weight: float | None
+    certain_below: float
+    hard: bool | None
+
+
+def training_data(model: Any, options: dict[str, Any]) -> TrainingData:
+    """What is known of the images a fit is about to see."""
+    arrays = getattr(model, "training_data", None)
+    if arrays is not None:
+        labels, weight = (np.asarray(part) for part in arrays[1:])
+        is_sure = is_hard(labels)
+        least = float(weight[weight > 0].min())
+        return TrainingData(float(weight.mean()), math.log(2) * least / len(weight) if is_sure else 0.0, is_sure)
+    parts, y = getattr(options.get("x"), "element_spec", None), options.get("y")
+    is_weighted = any(options.get(name) is not None for name in ("sample_weight", "class_weight"))
+    is_weighted |= isinstance(parts, tuple) and len(parts) == 3
+    is_array = y is not None and hasattr(y, "dtype") and len(y.shape) <= 2
+    return TrainingData(None if is_weighted else 1.0, 0.0, is_hard(np.asarray(y)) if is_array else None)
+
+
+def is_hard(y: np.ndarray) -> bool:
+    """Whether labels are class numbers or one-hot rows, and not probabilities."""
+    return y.dtype.kind in "biuf" and bool(np.all(y == np.round(y)))
+
+
+class Head(NamedTuple):
+    """A layer with blocks: its name, K, L (None for a linear one), the name of R, and alpha."""
+
+    name: str
+    units: int
+    rank: int | None
+    penalty: str
+    alpha: float
+
+
+def heads_of(model: Any) -> list[Head]:
+    """The bilinear layers of a model, or the one linear layer."""
+    if hasattr(model, "ridge"):
+        return [Head(model.head.name, model.units, None, "ridge", model.alpha)]
+    return [
+        Head(
+            layer.name,
+            layer.units,
+            layer.rank,
+            type(layer.factor_penalty).__name__.lower(),
+            float(layer.alpha or 0.0),
+        )
+        if layer.factor_penalty is not None
+        else Head(layer.name, layer.units, layer.rank, "no", 0.0)
+        for layer in bilinear_layers(model)
+    ]
+
+
+def solver_of(model: Any) -> str:
+    """The optimizer, as one would write it."""
+    optimizer = inner_optimizer(model.optimizer)
+    if not isinstance(optimizer, BlockLineSearch):
+        return type(optimizer).__name__
+    blocks = "" if hasattr(model, "ridge") else f', blocks="{optimizer.blocks}"'
+    return f'BlockLineSearch("{optimizer.inner}"{blocks})'
+
+
+def is_plain(loss: Any) -> bool:
+    """Whether the loss is the mean cross-entropy of one output."""
+    losses = keras.tree.flatten(loss)
+    return len(losses) == 1 and any(is_plain_cross_entropy(losses[0], K) for K in (1, 2))
