@@ -1,5 +1,6 @@
 """Watching a fit in TensorBoard: when to write what `summaries` has to show."""
 
+import math
 import os
 from typing import Any
 
@@ -35,7 +36,7 @@ class BilinearTensorBoard(keras.callbacks.Callback):
         log_dir: Folder of this run.
         update_freq: How often to write curves over the steps: "batch", "epoch" (no such curves), or every so many
             steps; by default "auto", every step of the exact regime and none on mini-batches.
-        image_freq: Epochs between pictures; 0 draws none. By default after 1, 2, 4, 8, ... epochs and at the end.
+        image_freq: Epochs between pictures; 0 draws none. By default after 1, 4, 16, 64, ... epochs and at the end.
         certificate_freq: Epochs between certificates, each of which costs 1.5 passes over the images; 0 for none.
 
     Raises:
@@ -83,7 +84,7 @@ class BilinearTensorBoard(keras.callbacks.Callback):
         # Not as the fit begins: only now have all callbacks restored what they restore.
         if self._log is None:
             self._log = self._opened(first_epoch=epoch)
-        self._block_steps = block_steps(self.model)
+            self._block_steps = block_steps(self.model)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         self._waiting += 1
@@ -95,10 +96,11 @@ class BilinearTensorBoard(keras.callbacks.Callback):
             self._log.scalars(summaries.of_step(logs or {}), step)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        before, self._block_steps = self._block_steps, block_steps(self.model)
         step = self._epochs.advance(epoch + 1)
         if step is None:
             return
-        values = summaries.of_epoch(self.model, logs or {}, block_steps(self.model) - self._block_steps)
+        values = summaries.of_epoch(self.model, logs or {}, updates=self._block_steps - before)
         if self.certificate_freq and step % self.certificate_freq == 0:
             values |= summaries.of_certificate(certificate_of_fit(self.model))
         self._log.scalars(values, step)
@@ -135,7 +137,7 @@ class BilinearTensorBoard(keras.callbacks.Callback):
     def _is_drawn(self, step: int) -> bool:
         """Whether there is a picture after this epoch."""
         if self.image_freq is None:
-            return step & (step - 1) == 0  # a power of two
+            return step == 4 ** round(math.log(step, 4))
         return self.image_freq > 0 and step % self.image_freq == 0
 
     def _draw(self, step: int) -> None:
