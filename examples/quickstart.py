@@ -78,14 +78,6 @@ def of_pair(x: np.ndarray, y: np.ndarray, pair: list[int]) -> tuple[np.ndarray, 
     return x[keep], (y[keep] == pair[1]).astype(int)
 
 
-class Progress(keras.callbacks.Callback):
-    """One line every ten sweeps; a bar for each would fill the screen."""
-
-    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
-        if logs and epoch % 10 == 0:
-            print(f"  sweep {epoch + 1:3}   J {logs['objective']:.5f}   training accuracy {logs['accuracy']:.4f}")
-
-
 def train(
     name: str, model: keras.Model, x: np.ndarray, y: np.ndarray, test: tuple[np.ndarray, np.ndarray], epochs: int
 ) -> keras.callbacks.History:
@@ -94,9 +86,7 @@ def train(
     convergence = kb.callbacks.BlockConvergence(rtol=1e-4)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", kb.callbacks.ConvergenceWarning)  # the reason below says the same
-        history = model.fit(
-            x, y, epochs=epochs, verbose=0, validation_data=test, callbacks=[convergence, Progress()]
-        )
+        history = model.fit(x, y, epochs=epochs, verbose=2, validation_data=test, callbacks=[convergence])
     print(f"  stopped after {len(history.epoch)} sweeps: {convergence.reason}")
     return history
 

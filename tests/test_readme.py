@@ -9,7 +9,7 @@ README = pathlib.Path(__file__).parents[1] / "README.md"
 def test_every_snippet_runs(tmp_path, monkeypatch, recwarn):
     text = README.read_text(encoding="utf-8")
     snippets = re.findall(r"```python\n(.*?)```", text, re.S)
-    assert len(snippets) == 10
+    assert len(snippets) == 11
     monkeypatch.chdir(tmp_path)
     names = {}
     for snippet in snippets:
@@ -20,6 +20,9 @@ def test_every_snippet_runs(tmp_path, monkeypatch, recwarn):
         "camera.tflite",
         "fast.tflite",
         "path.png",
+        "logs",
+        "convergence.png",
+        "filters.png",
     }
     assert (names["again"].weight_matrices() - names["W"]).max() < 1e-4
 
