@@ -5,7 +5,7 @@
     python examples/tensorboard.py --pictures                 # the pages as a headless Chromium sees them, too
     python examples/tensorboard.py --overhead 5120 60000      # what watching costs, on so many images of MNIST
 
-Needs: pip install -e .[examples,tensorboard]
+Needs: pip install -e .[examples], and Chromium for pictures
 """
 
 import argparse
@@ -81,14 +81,16 @@ def take_pictures(logs: Path, out: Path) -> None:
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
         assert server.stderr is not None
         address = next(found[0] for line in server.stderr if (found := re.search(r"http://\S+", line)))
-        for page, name in PAGES.items():
-            file = out / f"tensorboard-{name}.png"
-            # The page draws as its data come in: twenty seconds by its own clock, which runs as fast as it can.
-            options = ["--headless=new", "--no-sandbox", "--hide-scrollbars", "--window-size=1500,1000"]
-            options += ["--virtual-time-budget=20000", f"--screenshot={file}", f"{address}#{page}"]
-            subprocess.run([chromium, *options], check=True, stderr=subprocess.DEVNULL)
-            print(f"Written: {file}")
-        server.terminate()
+        try:
+            for page, name in PAGES.items():
+                file = out / f"tensorboard-{name}.png"
+                # The page draws as its data come in: twenty seconds by its own clock, which runs as fast as it can.
+                options = ["--headless=new", "--no-sandbox", "--hide-scrollbars", "--window-size=1500,1000"]
+                options += ["--virtual-time-budget=20000", f"--screenshot={file}", f"{address}#{page}"]
+                subprocess.run([chromium, *options], check=True, stderr=subprocess.DEVNULL)
+                print(f"Written: {file}")
+        finally:
+            server.terminate()
 
 
 def main() -> None:
