@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from keras_bilinear import export_saved_model, litert
-from keras_bilinear.export import is_replaceable, replace_folder, temporary_sibling
 from keras_bilinear.inference_graph import ImageModel
 from keras_bilinear.quantization import images_of
+from keras_bilinear.replacement import is_replaceable, replace_folder, temporary_sibling
 from keras_bilinear.verification import shape_of
 from keras_bilinear_export.dense import dense_files
 from keras_bilinear_export.exporting import Missed, Written, exported, file_name, layouts_of
