@@ -208,7 +208,7 @@ class AlternatingTraining(Host):
         norm = self.update_active(active, loss, gradients[: len(blocks)], gradients[len(blocks) :])
         logs = self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
         # The mean over the running epoch, like every metric in the bar; Keras names the tracker "loss".
-        mean_loss = self.schedule.observe(loss, ops.shape(y_pred)[0])
+        mean_loss = self.schedule.observe(loss, ops.shape(keras.tree.flatten(y_pred)[0])[0])
         return {
             **logs,
             "loss": mean_loss,

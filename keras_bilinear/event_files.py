@@ -17,6 +17,10 @@ from tensorboard.plugins.custom_scalar.layout_pb2 import Category, Chart, Layout
 from tensorboard.plugins.hparams import api as hp
 from tensorboard.plugins.image import metadata as image
 from tensorboard.plugins.scalar.summary import scalar_pb
+from tensorboard.util.tensor_util import make_ndarray
+
+OFFSETS = "keras_bilinear"
+"""The tag, and the plugin, of the offsets of both axes."""
 
 
 class Axis:
@@ -24,18 +28,20 @@ class Axis:
 
     Args:
         last: The last step that is in the event files; 0 if there is none.
+        offset: By how much the steps of the last fit there are ahead of its own count.
     """
 
-    def __init__(self, last: int):
-        self.last, self.offset = last, 0
+    def __init__(self, last: int = 0, offset: int = 0):
+        self.last, self.offset = last, offset
 
     def start(self, count: int, resumed: bool) -> None:
         """Begins a fit whose own count is at `count`.
 
-        One that was interrupted goes on with its count, and what it had written before it broke off is not written
+        One that was interrupted goes on as it began, and what it had written before it broke off is not written
         again. Any other fit goes on after the last step.
         """
-        self.offset = 0 if resumed else max(self.last - count, 0)
+        if not resumed:
+            self.offset = max(self.last - count, 0)
 
     def advance(self, count: int) -> int | None:
         """The step of `count`, or None if the event files have it already."""
@@ -49,10 +55,15 @@ class Axis:
 class EventLog:
     """Appends to the run in `folder`, in an event file of its own."""
 
-    def __init__(self, folder: str):
+    def __init__(self, folder: str, epochs: Axis, steps: Axis):
+        self.epochs, self.steps = epochs, steps
         self.writer = tf.summary.create_file_writer(folder)
         self._session: Any = None
         self._scalars: dict[str, Summary.Value] = {}
+        with self.recording():
+            # For the fit that resumes this one. TensorBoard passes over what is of no plugin it knows.
+            metadata = tf.compat.v1.SummaryMetadata(plugin_data={"plugin_name": OFFSETS})
+            tf.summary.write(OFFSETS, [epochs.offset, steps.offset], step=epochs.last, metadata=metadata)
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
@@ -116,7 +127,8 @@ class EventLog:
     def close(self) -> None:
         """Marks the run as finished."""
         if self._session is not None:
-            self._session.on_train_end()
+            with self.recording():
+                self._session.on_train_end()
         self.writer.close()
 
     def _write(self, record: Any, step: int) -> None:
@@ -124,12 +136,16 @@ class EventLog:
             tf.summary.experimental.write_raw_pb(record.SerializeToString(), step=step)
 
 
-def last_steps(folder: str, *tags: str) -> list[int]:
-    """The last step of each tag in the event files of `folder`, 0 without any. A torn end is passed over."""
-    last = dict.fromkeys(tags, 0)
-    for path in tf.io.gfile.glob(os.path.join(folder, "events.out.tfevents.*")):
-        for event in EventFileLoader(path).Load():
+def axes_of(folder: str, epoch_curve: str, step_curve: str) -> tuple[Axis, Axis]:
+    """Where the event files of `folder` stand, by two curves that are always written. A torn end is passed over."""
+    axes = {epoch_curve: Axis(), step_curve: Axis()}
+    names = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
+    for name in sorted(name for name in names if name.startswith("events.out.tfevents.")):
+        for event in EventFileLoader(os.path.join(folder, name)).Load():
             for value in event.summary.value:
-                if value.tag in last:
-                    last[value.tag] = max(last[value.tag], event.step)
-    return list(last.values())
+                if value.tag in axes:
+                    axes[value.tag].last = max(axes[value.tag].last, event.step)
+                elif value.tag == OFFSETS:
+                    for axis, offset in zip(axes.values(), make_ndarray(value.tensor), strict=True):
+                        axis.offset = int(offset)
+    return axes[epoch_curve], axes[step_curve]

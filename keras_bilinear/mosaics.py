@@ -35,7 +35,11 @@ def mosaic(tiles: np.ndarray) -> np.ndarray:
 
 
 def colours(values: np.ndarray) -> np.ndarray:
-    """Blue for the most negative, red for the most positive, white for zero: any shape -> (..., 3), uint8."""
+    """Blue for the most negative, red for the most positive, white for zero and for what is not finite.
+
+    values, any shape -> (..., 3), uint8.
+    """
+    values = np.where(np.isfinite(values), values, 0.0)
     largest = np.abs(values).max(initial=0.0)
     scaled = values / largest if largest > 0 else values
     stops, colour = list(BLUE_TO_RED), np.array(list(BLUE_TO_RED.values()), float)

@@ -109,7 +109,7 @@ class FitRecord(keras.callbacks.Callback):
         logs, now = logs or {}, self.standing()
         J, accuracy = (float(logs.get(name, math.nan)) for name in ("objective", "accuracy"))
         ends_sweep = now.sweeps > self.last.sweeps and (now.active == 0 or not self.is_exact)
-        if self.is_exact and ends_sweep and now.sweeps == self.last.sweeps + 1:
+        if self.is_exact and ends_sweep and now.sweeps == self.last.sweeps + 1 and self.last.active == 0:
             # From J where the sweep began, which the first epoch has too.
             improvement = self.model.schedule.sweep_improvement(block_rtol=0.0)
         else:
@@ -120,7 +120,8 @@ class FitRecord(keras.callbacks.Callback):
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         self.has_ended, self.was_stopped = True, bool(self.model.stop_training)
-        self.note_end()
+        if self.has_begun:  # or there was no epoch
+            self.note_end()
 
     def __exit__(self, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
         self.seconds = time.perf_counter() - self.entered

@@ -122,15 +122,14 @@ class BlockSchedule(keras.layers.Layer):
         return max(before - now, 0.0) / max(abs(now), 1e-30)
 
     def epoch_improvement(self) -> float:
-        """How much the epoch that ends has lowered J, relative to J; infinite after the first on mini-batches."""
-        before, now = float(self.previous_objective.value), float(self.objective.value)
-        if float(self.samples.value):
-            before, now = float(self.epoch_objective.value), float(self.running_objective())
+        """How much the running mini-batch epoch has lowered J, relative to J; infinite in the first."""
+        before, now = float(self.epoch_objective.value), float(self.running_objective())
         return (before - now) / max(abs(now), 1e-30)
 
     def forget_steps(self) -> None:
         """No block has been updated by the optimizer yet: for a new optimizer."""
         self.block_steps.assign(ops.zeros_like(self.block_steps.value))
+        self.grad_norms.assign(ops.full_like(self.grad_norms.value, float("nan")))
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "num_blocks": self.num_blocks}

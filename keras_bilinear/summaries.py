@@ -1,7 +1,7 @@
 """What there is to see of a fit: the numbers, pictures and words that TensorBoard shows."""
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import numpy as np
@@ -14,9 +14,7 @@ from keras_bilinear.layers import BilinearDense, bilinear_layers
 from keras_bilinear.mosaics import mosaic
 from keras_bilinear.optimizers import inner_optimizer
 from keras_bilinear.progress import SOLVER_LOGS
-
-MOST_SINGULAR_VALUES = 8
-"""Of a linear model, whose filters have full rank, so many are shown."""
+from keras_bilinear.summary import comparison
 
 HYPERPARAMETERS = ("alpha", "blocks", "inner", "penalty", "rank", "solver", "step_size", "type")
 """The columns of the HParams page, which sorts them by name and hides all but the first five."""
@@ -30,19 +28,13 @@ OUTCOMES = {
 """The curves whose last values the HParams page compares, and their names there."""
 
 
-def of_step(logs: dict[str, float]) -> dict[str, float]:
+def of_step(logs: dict[str, Any]) -> dict[str, float]:
     """What one step did: J and its parts, step size, |gradient|, active block, line searches, and the metrics."""
     others = {f"step/{name}": value for name, value in logs.items() if name not in ("loss", "objective", "penalty")}
-    return parts_of_objective("step", logs) | others
+    return parts_of_objective("step", logs) | numbers(others)
 
 
-def parts_of_objective(group: str, logs: dict[str, float]) -> dict[str, float]:
-    """J = V + alpha R."""
-    J, penalty = logs["objective"], logs["penalty"]
-    return {f"{group}/J": J, f"{group}/V": J - penalty, f"{group}/alpha_R": penalty}
-
-
-def of_epoch(model: Any, logs: dict[str, float], updates: np.ndarray) -> dict[str, float]:
+def of_epoch(model: Any, logs: dict[str, Any], updates: np.ndarray) -> dict[str, float]:
     """How the fit stands after an epoch; in the exact regime that is a sweep.
 
     On mini-batches J is the mean over the epoch, and V what is left of it without alpha R of the present factors.
@@ -53,28 +45,42 @@ def of_epoch(model: Any, logs: dict[str, float], updates: np.ndarray) -> dict[st
         updates: How many steps each block took in it.
     """
     values = {**parts_of_objective("objective", logs), "blocks/step_size": logs["step_size"]}
-    # Orders of magnitude: a fit that converges falls along a line, for which TensorBoard has no scale of its own.
-    improvement = model.schedule.epoch_improvement()
-    values["objective/log10_improvement"] = math.log10(improvement) if improvement > 0 else math.nan
+    improvement = model.last_fit.epochs[-1].improvement if model.is_exact else model.schedule.epoch_improvement()
+    if 0 < improvement < math.inf:
+        # Orders of magnitude: TensorBoard gives no chart a logarithmic scale of itself.
+        values["objective/log10_improvement"] = math.log10(improvement)
     if not model.is_exact:  # there the steps tell; a sweep visits all
         values["blocks/active"] = logs["active_block"]
     norms = ops.convert_to_numpy(model.schedule.grad_norms)
     for name, norm, taken in zip(map(tag, model.block_names), norms, updates, strict=False):
-        values |= {f"gradient/{name}": float(norm), f"updates/{name}": float(taken)}
+        values[f"updates/{name}"] = float(taken)
+        if not math.isnan(norm):  # it has had a turn
+            values[f"gradient/{name}"] = float(norm)
     metrics = {name: value for name, value in logs.items() if name not in SOLVER_LOGS}
     values |= {"objective/val_J" if name == "val_loss" else f"metrics/{name}": metrics[name] for name in metrics}
-    # Unknown are the gradient of a block that was never up, and an improvement where there was none.
-    unknown = {name for name, value in values.items() if math.isnan(value) or math.isinf(value)} - {"objective/J"}
-    return {name: value for name, value in values.items() if name not in unknown} | of_ranks(model)
+    return numbers(values) | of_ranks(model)
+
+
+def parts_of_objective(group: str, logs: dict[str, Any]) -> dict[str, float]:
+    """J = V + alpha R."""
+    J, penalty = logs["objective"], logs["penalty"]
+    return {f"{group}/J": J, f"{group}/V": J - penalty, f"{group}/alpha_R": penalty}
+
+
+def numbers(values: dict[str, Any]) -> dict[str, float]:
+    """A number for each value: the mean of an array, as of a metric by class. What is no number is left out."""
+    arrays = {name: np.asarray(value) for name, value in values.items()}
+    return {name: float(array.mean()) for name, array in arrays.items() if array.dtype.kind in "biuf"}
 
 
 def of_ranks(model: Any) -> dict[str, float]:
-    """The singular values of every W_k, those that can differ from zero, and its effective rank."""
+    """The singular values of every W_k of bilinear layers, and its effective rank."""
     values = {}
-    for prefix, _, _, sigma, _ in decompositions(model):
+    for prefix, layer in prefixed_layers(model):
+        _, sigma, _ = decomposed(layer)
         for k, effective in enumerate(effective_ranks(sigma)):
             values[f"ranks/{prefix}{k}"] = float(effective)
-            for l, value in enumerate(sigma[k, :MOST_SINGULAR_VALUES]):
+            for l, value in enumerate(sigma[k]):
                 values[f"singular_values/{prefix}{k}/{l + 1}"] = float(value)
     return values
 
@@ -87,18 +93,19 @@ def of_certificate(proof: Certificate) -> dict[str, float]:
 
 def pictures(model: Any) -> dict[str, tuple[np.ndarray, str]]:
     """Tag -> pixels (H, W, 3) and what they show: W_k of all classes, and the factors they are made of."""
+    layers = prefixed_layers(model)
+    prefixes = [prefix for prefix, _ in layers] or [""]
+    parts = {f"{prefix}W": (W, "W_k") for prefix, W in zip(prefixes, model.filters().values(), strict=True)}
+    for prefix, layer in layers:
+        a, b = canonical(*decomposed(layer))
+        # As strips of three pixels: those of a stand, those of b lie.
+        parts[f"{prefix}a"] = np.repeat(a, 3, axis=2), "a_(l,k), the strongest rank to the left,"
+        parts[f"{prefix}b"] = np.repeat(b.transpose(0, 2, 1), 3, axis=1), "b_(l,k), the strongest rank on top,"
     drawn = {}
-    for prefix, W, U, sigma, V in decompositions(model):
-        parts = {"W": (W, "W_k")}
-        if bilinear_layers(model):
-            a, b = canonical(U, sigma, V)
-            # As strips of three pixels: those of a stand, those of b lie.
-            parts["a"] = np.repeat(a, 3, axis=2), "a_(l,k), the strongest rank to the left,"
-            parts["b"] = np.repeat(b.transpose(0, 2, 1), 3, axis=1), "b_(l,k), the strongest rank on top,"
-        for name, (tiles, words) in parts.items():
-            order = f"{words} for k = 0 to {len(W) - 1} in reading order"
-            scale = f"Red raises the score, blue lowers it; the strongest colour is {np.abs(tiles).max():.3g}."
-            drawn[f"filters/{prefix}{name}"] = mosaic(tiles), f"{order}. {scale}"
+    for name, (tiles, words) in parts.items():
+        order = f"{words} for k = 0 to {len(tiles) - 1} in reading order"
+        scale = f"Red raises the score, blue lowers it; the strongest colour is {np.abs(tiles).max():.3g}."
+        drawn[f"filters/{name}"] = mosaic(tiles), f"{order}. {scale}"
     return drawn
 
 
@@ -129,9 +136,11 @@ def layout(model: Any, with_steps: bool, with_certificate: bool) -> dict[str, di
             "gap": ["certificate/gap$"],
             "largest ratio": ["certificate/ratio$"],
         }
-    categories["Ranks"] = {"effective rank of each class": ["ranks/.*"]}
-    for prefix, W, *_ in decompositions(model):
-        for k in range(len(W)):
+    layers = prefixed_layers(model)
+    if layers:
+        categories["Ranks"] = {"effective rank of each class": ["ranks/.*"]}
+    for prefix, layer in layers:
+        for k in range(layer.units):
             categories["Ranks"][f"singular values of W_{prefix}{k}"] = [f"singular_values/{prefix}{k}/.*"]
     return categories
 
@@ -139,14 +148,15 @@ def layout(model: Any, with_steps: bool, with_certificate: bool) -> dict[str, di
 def hyperparameters(model: Any) -> dict[str, Any]:
     """What was chosen, by the names in `HYPERPARAMETERS`; what a model does not have is left out."""
     optimizer, layers = inner_optimizer(model.optimizer), bilinear_layers(model)
+    automatic = getattr(model, "rank_is_automatic", False)
     values = {
-        "alpha": only([float(layer.alpha or 0) for layer in layers]) if layers else model.alpha,
+        "alpha": only([decimal(layer.alpha or 0.0) for layer in layers]) if layers else decimal(model.alpha),
         "blocks": getattr(optimizer, "blocks", None),
         "inner": getattr(optimizer, "inner", None),
         "penalty": only([type(layer.factor_penalty).__name__.lower() for layer in layers if layer.factor_penalty]),
-        "rank": only([layer.rank for layer in layers]),
+        "rank": "auto" if automatic else only([layer.rank for layer in layers]),
         "solver": type(optimizer).__name__,
-        "step_size": None if model.is_exact else float(optimizer.learning_rate),
+        "step_size": None if model.is_exact else decimal(optimizer.learning_rate),
         "type": type(model).__name__,
     }
     return {name: value for name, value in values.items() if value is not None}
@@ -155,54 +165,32 @@ def hyperparameters(model: Any) -> dict[str, Any]:
 def description(model: Any) -> str:
     """A table in Markdown: what is trained, how large it is, and on which versions."""
     rows = dict(hyperparameters(model))
-    for prefix, W, _, sigma, _ in decompositions(model):
-        K, M, N = W.shape
-        rows[f"{prefix}images and classes"] = f"{M} x {N}, {K}"
-        if bilinear_layers(model):
-            factors, weights = sigma.shape[1] * (M + N) * K, M * N * K
-            share = f"{factors / weights:.0%} of the {weights:,} weights of a linear model"
-            rows[f"{prefix}factors"] = f"{factors:,}, {share}"
+    rows |= {f"{prefix}size": comparison(layer) for prefix, layer in prefixed_layers(model)}
     rows["parameters"] = f"{sum(int(np.prod(variable.shape)) for variable in model.trainable_variables):,}"
     rows |= {"keras_bilinear": __version__, "keras": keras.__version__, "tensorflow": tf.__version__}
     rows["numpy"] = np.__version__
     return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())])
 
 
-class Decomposition(NamedTuple):
-    """The filters of a layer and their singular value decomposition W_k = U_k diag(sigma_k) V_k^T.
-
-    Fields:
-        prefix: Of the layer's tags; empty if it is the only one.
-        W: (K, M, N).
-        U: (K, M, R), with R = min(L, M, N) singular values that can differ from zero.
-        sigma: (K, R), falling.
-        V: (K, N, R).
-    """
-
-    prefix: str
-    W: np.ndarray
-    U: np.ndarray
-    sigma: np.ndarray
-    V: np.ndarray
-
-
-def decompositions(model: Any) -> list[Decomposition]:
-    """Those of all bilinear layers, or of the one linear layer."""
+def prefixed_layers(model: Any) -> list[tuple[str, BilinearDense]]:
+    """The bilinear layers, each with a prefix of its tags: empty if it is the only one."""
     layers = bilinear_layers(model)
-    if not layers:
-        (W,) = model.filters().values()
-        U, sigma, Vt = np.linalg.svd(W, full_matrices=False)
-        return [Decomposition("", W, U, sigma, Vt.transpose(0, 2, 1))]
-    return [Decomposition(f"{layer.name}/" if len(layers) > 1 else "", *decomposed(layer)) for layer in layers]
+    return [(f"{layer.name}/" if len(layers) > 1 else "", layer) for layer in layers]
 
 
 def decomposed(layer: BilinearDense) -> tuple[np.ndarray, ...]:
-    """W, U, sigma, V of a bilinear layer, from the L x L product of triangular factors; W_k is far larger."""
-    A = np.stack([factor.numpy() for factor in layer.left_factors]).transpose(2, 1, 0)
-    B = np.stack([factor.numpy() for factor in layer.right_factors]).transpose(2, 1, 0)
-    (QA, RA), (QB, RB) = np.linalg.qr(A), np.linalg.qr(B)
+    """W_k = U_k diag(sigma_k) V_k^T from the L x L product of triangular factors; W_k itself is far larger.
+
+    In float64, which has decompositions for every dtype of factors. Returns U (K, M, R), sigma (K, R) and
+    V (K, N, R) with R = min(L, M, N); nothing but zeros for factors that are not finite.
+    """
+    A, B = (
+        np.nan_to_num(np.stack([factor.numpy() for factor in side]).astype("float64"), posinf=0.0, neginf=0.0)
+        for side in (layer.left_factors, layer.right_factors)
+    )
+    (QA, RA), (QB, RB) = np.linalg.qr(A.transpose(2, 1, 0)), np.linalg.qr(B.transpose(2, 1, 0))
     U, sigma, Vt = np.linalg.svd(RA @ RB.transpose(0, 2, 1), full_matrices=False)
-    return A @ B.transpose(0, 2, 1), QA @ U, sigma, QB @ Vt.transpose(0, 2, 1)
+    return QA @ U, sigma, QB @ Vt.transpose(0, 2, 1)
 
 
 def canonical(U: np.ndarray, sigma: np.ndarray, V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -210,6 +198,11 @@ def canonical(U: np.ndarray, sigma: np.ndarray, V: np.ndarray) -> tuple[np.ndarr
     pivot = np.abs(U).argmax(axis=1)[:, None]
     scale = np.sqrt(sigma)[:, None] * np.sign(np.take_along_axis(U, pivot, axis=1))
     return U * scale, V * scale
+
+
+def decimal(number: Any) -> float:
+    """A float32 as it was written: 0.02, and not 0.019999999552965164."""
+    return float(f"{float(number):.7g}")
 
 
 def only(values: list[Any]) -> Any:

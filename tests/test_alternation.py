@@ -327,3 +327,18 @@ def test_a_learning_rate_schedule_and_a_callback_that_sets_the_rate():
 def test_the_mixin_is_what_the_models_share():
     assert issubclass(kb.AlternatingModel, AlternatingTraining)
     assert issubclass(kb.BilinearSoftmaxRegression, AlternatingTraining)
+
+
+@pytest.mark.parametrize("kind", [list, dict])
+def test_with_several_outputs_J_is_the_mean_over_images(kind):
+    problem = planted(T=80)
+    x, y = problem.X.astype("float32"), problem.y
+    image = keras.Input((6, 5))
+    outputs = {name: kb.BilinearDense(3, 2, name=name)(image) for name in "uv"}
+    model = kb.AlternatingModel(image, outputs if kind is dict else list(outputs.values()))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.0), loss={"u": loss, "v": loss} if kind is dict else [loss, loss])
+    labels = {"u": y, "v": y} if kind is dict else [y, y]
+    history = model.fit(x, labels, batch_size=64, shuffle=False, verbose=0).history  # batches of 64 and 16
+    expected = model.evaluate(x, labels, batch_size=80, verbose=0, return_dict=True)["loss"]
+    np.testing.assert_allclose(history["objective"], expected, rtol=1e-5)

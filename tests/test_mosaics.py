@@ -18,8 +18,9 @@ def test_the_scale_is_symmetric_and_common():
     np.testing.assert_array_equal(colours(np.array([0.5, -1.0]))[0], half[0])
 
 
-def test_zeros_are_white():
+def test_zeros_are_white_and_what_is_not_finite_too():
     assert np.all(colours(np.zeros((2, 3))) == 247)
+    np.testing.assert_array_equal(colours(np.array([np.nan, np.inf, 1.0])), colours(np.array([0.0, 0.0, 1.0])))
 
 
 def test_tiles_lie_in_reading_order_with_grey_between_them():

@@ -63,3 +63,6 @@ def test_it_remembers_the_steps_and_the_gradient_of_every_block():
     schedule.record(1, grad_norm=0.125, steps=2)
     np.testing.assert_array_equal(schedule.block_steps.numpy(), [0, 22, 3])
     np.testing.assert_array_equal(schedule.grad_norms.numpy(), [np.nan, 0.125, 0.25])
+    schedule.forget_steps()
+    np.testing.assert_array_equal(schedule.block_steps.numpy(), [0, 0, 0])
+    np.testing.assert_array_equal(schedule.grad_norms.numpy(), [np.nan, np.nan, np.nan])

@@ -135,8 +135,10 @@ def test_several_steps_in_one_execution_count_as_they_are(tmp_path):
     x, y = data()
     model = kb.BilinearSoftmaxRegression(3, 2, alpha=0.02, seed=0)
     model.compile(kb.BlockLineSearch(blocks="factor", max_inner=3), steps_per_execution=2)
-    model.fit(x, y, epochs=2, verbose=0, callbacks=[BilinearTensorBoard(tmp_path)])
-    assert curves(tmp_path)["step/active_block"] == ([2, 4, 6, 8], [1, 3, 1, 3])
+    some = BilinearTensorBoard(tmp_path / "some", update_freq=4)
+    model.fit(x, y, epochs=2, verbose=0, callbacks=[BilinearTensorBoard(tmp_path / "all"), some])
+    assert curves(tmp_path / "all")["step/active_block"] == ([2, 4, 6, 8], [1, 3, 1, 3])
+    assert curves(tmp_path / "some")["step/active_block"] == ([4, 8], [3, 3])
 
 
 def test_pictures_are_the_filters_and_their_factors(watched):
@@ -195,7 +197,11 @@ def test_hyperparameters_and_outcomes(watched):
 def test_a_description_in_words(watched):
     (event,) = read(watched.folder).Tensors("model")
     text = event.tensor_proto.string_val[0].decode()
-    for words in ("| rank | 2 |", "| factors | 66, 73% of the 90 weights", f"| tensorflow | {tf.__version__} |"):
+    for words in (
+        "| rank | 2 |",
+        "L = 2: 66 factors, 73.3 % of the 90 weights",
+        f"| tensorflow | {tf.__version__} |",
+    ):
         assert words in text
 
 
@@ -209,17 +215,15 @@ def test_certificates_when_asked(watched):
 
 def test_a_linear_model_and_a_binary_one(tmp_path):
     x, y = data()
-    kb.LinearSoftmaxRegression(3, alpha=0.1).fit(
-        x, y, epochs=2, verbose=0, callbacks=[BilinearTensorBoard(tmp_path / "linear", certificate_freq=1)]
-    )
-    drawn = curves(tmp_path / "linear")
-    assert {"gradient/W", "certificate/gap", "singular_values/2/5"} <= set(drawn)
+    linear = BilinearTensorBoard(tmp_path / "linear", certificate_freq=1)
+    kb.LinearSoftmaxRegression(3, alpha=0.1).fit(x, y, epochs=2, verbose=0, callbacks=[linear])
+    drawn, tags = curves(tmp_path / "linear"), read(tmp_path / "linear").Tags()["tensors"]
+    assert {"gradient/W", "certificate/gap"} <= set(drawn)
     assert "certificate/ratio" not in drawn
-    assert "filters/W" in read(tmp_path / "linear").Tags()["tensors"]
-    assert "filters/a" not in read(tmp_path / "linear").Tags()["tensors"]
-    kb.BilinearLogisticRegression(1, seed=0).fit(
-        x, y > 0, epochs=2, verbose=0, callbacks=[BilinearTensorBoard(tmp_path / "binary")]
-    )
+    assert not any(tag.startswith("ranks") for tag in drawn)  # they are full
+    assert [tag for tag in tags if tag.startswith("filters")] == ["filters/W"]
+    binary = BilinearTensorBoard(tmp_path / "binary")
+    kb.BilinearLogisticRegression(1, seed=0).fit(x, y > 0, epochs=2, verbose=0, callbacks=[binary])
     assert {"ranks/0", "singular_values/0/1"} <= set(curves(tmp_path / "binary"))
 
 
@@ -241,14 +245,68 @@ def test_a_network_with_two_bilinear_layers(tmp_path):
 def test_while_ranks_grow(tmp_path):
     x, y = data()
     model = kb.BilinearSoftmaxRegression(3, rank="auto", alpha=0.02, penalty="sum", seed=0)
-    for callbacks in (
-        [AutomaticRank(), BilinearTensorBoard(tmp_path / "a")],
-        [BilinearTensorBoard(tmp_path / "b")],
-    ):
-        model.fit(x, y, epochs=4, verbose=0, callbacks=callbacks)
-    steps, ranks = curves(tmp_path / "a")["ranks/0"]
+    model.fit(x, y, epochs=4, verbose=0, callbacks=[AutomaticRank(), BilinearTensorBoard(tmp_path)])
+    steps, ranks = curves(tmp_path)["ranks/0"]
     assert steps == [1, 2, 3, 4]
     assert ranks[0] == 1
+    assert hparams_of(tmp_path, "session_start_info").session_start_info.hparams["rank"].string_value == "auto"
+
+
+def test_a_data_set_builds_the_model_with_its_first_batch(tmp_path):
+    model = kb.BilinearSoftmaxRegression(3, 2, seed=0)
+    model.compile("adam")
+    batches = tf.data.Dataset.from_tensor_slices(data()).batch(20)
+    model.fit(batches, epochs=2, verbose=0, shuffle=False, callbacks=[BilinearTensorBoard(tmp_path)])
+    assert curves(tmp_path)["objective/J"][0] == [1, 2]
+    assert "66 factors" in read(tmp_path).Tensors("model")[0].tensor_proto.string_val[0].decode()
+
+
+def test_a_fit_without_an_epoch_writes_nothing(tmp_path):
+    fit(make(), BilinearTensorBoard(tmp_path), epochs=0)
+    assert not list(tmp_path.iterdir())
+
+
+def test_metrics_that_are_arrays_and_logs_that_are_no_numbers(tmp_path):
+    x, y = data()
+    model = kb.BilinearSoftmaxRegression(3, 2, seed=0)
+    model.compile(metrics=[keras.metrics.F1Score(name="f1")])
+    others = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: logs.update(note="hello", lost=np.nan))
+    options = {"epochs": 2, "verbose": 0, "callbacks": [others, BilinearTensorBoard(tmp_path)]}
+    history = model.fit(x, np.eye(3)[y], **options).history
+    drawn = curves(tmp_path)
+    np.testing.assert_allclose(drawn["metrics/f1"][1], np.mean(history["f1"], axis=1), rtol=1e-6)
+    np.testing.assert_array_equal(drawn["metrics/lost"][1], [np.nan, np.nan])
+    assert "metrics/note" not in drawn
+    assert drawn["step/f1"][0] == [1, 2]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_factors_of_any_precision(dtype, tmp_path):
+    x, y = data()
+    model = kb.BilinearSoftmaxRegression(3, 2, seed=0, dtype=dtype)
+    model.compile(run_eagerly=True)
+    model.fit(x, y, epochs=1, verbose=0, callbacks=[BilinearTensorBoard(tmp_path)])
+    sigma = np.linalg.svd(model.weight_matrices().astype("float32"), compute_uv=False)
+    drawn = curves(tmp_path)["singular_values/1/1"][1]
+    np.testing.assert_allclose(drawn[-1], sigma[1, 0], rtol=0.01)
+
+
+def test_weights_that_are_lost_do_not_end_the_fit(tmp_path):
+    class Lose(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            self.model.head.left_factors[0].assign(np.full((6, 3), np.nan))
+
+    model = make("adam")
+    fit(model, Lose(), BilinearTensorBoard(tmp_path), epochs=1)
+    assert "filters/W" in read(tmp_path).Tags()["tensors"]
+
+
+def test_epochs_that_are_no_sweeps_have_the_improvement_of_the_epoch(tmp_path):
+    history = fit(make("factor"), BilinearTensorBoard(tmp_path), epochs=4, steps_per_epoch=2).history
+    J = np.array(history["objective"])
+    steps, magnitude = curves(tmp_path)["objective/log10_improvement"]
+    assert steps == [2, 3, 4]
+    np.testing.assert_allclose(10 ** np.array(magnitude), (J[:-1] - J[1:]) / J[1:], rtol=1e-3)
 
 
 def test_a_fit_that_is_watched_is_the_same_fit(watched):
@@ -263,13 +321,15 @@ def test_a_fit_that_is_watched_is_the_same_fit(watched):
 
 @pytest.mark.parametrize("frequency", [3, "epoch"])
 def test_beside_the_tensorboard_callback_of_keras(frequency, tmp_path):
+    regime = "factor" if frequency == "epoch" else "adam"
+
     def callbacks(name):
         ours = BilinearTensorBoard(tmp_path / name, update_freq=1)
         keras_own = keras.callbacks.TensorBoard(tmp_path / name, update_freq=frequency)
         return {"first": [ours, keras_own], "second": [keras_own, ours], "alone": [keras_own]}[name]
 
     for name in ("first", "second", "alone"):
-        fit(make("adam"), *callbacks(name), epochs=3)
+        fit(make(regime), *callbacks(name), epochs=3)
     for name in ("first", "second"):
         assert curves(tmp_path / name)["step/J"][0] == list(range(1, 13))
         assert curves(tmp_path / name)["objective/J"][0] == [1, 2, 3]
@@ -302,6 +362,8 @@ def test_a_resumed_run_has_the_curves_of_one_that_was_never_interrupted(regime, 
         ]
         return pair if ours_first else pair[::-1]
 
+    for name in ("straight", "broken"):  # other fits have been there before
+        fit(make(regime), BilinearTensorBoard(tmp_path / name, update_freq=1), epochs=2)
     fit(make(regime), *callbacks("straight"), epochs=7)
     with pytest.raises(KeyboardInterrupt):
         fit(make(regime), *callbacks("broken"), Break(epoch=3, step=2), epochs=7)
@@ -312,7 +374,7 @@ def test_a_resumed_run_has_the_curves_of_one_that_was_never_interrupted(regime, 
     for tag, (steps, values) in straight.items():
         assert broken[tag][0] == steps, tag
         np.testing.assert_array_equal(broken[tag][1], values, err_msg=tag)
-    assert len(list((tmp_path / "broken").glob("events*"))) == 2
+    assert len(broken["objective/J"][0]) == 9
 
 
 def test_further_fits_go_on_along_the_curves(tmp_path):
@@ -331,6 +393,15 @@ def test_further_fits_go_on_along_the_curves(tmp_path):
     steps = [event.step for event in pictures]
     assert steps == sorted(set(steps))
     assert [event.step for event in read(tmp_path).Tensors("model")] == [0, 2, 3, 4, 5]
+
+
+def test_a_fit_resumed_with_another_optimizer_goes_on_too(tmp_path):
+    model = make("factor")
+    fit(model, BilinearTensorBoard(tmp_path), epochs=2)
+    model.compile(OPTIMIZERS["factor"]())
+    fit(model, BilinearTensorBoard(tmp_path), epochs=4, initial_epoch=2)
+    assert curves(tmp_path)["objective/J"][0] == [1, 2, 3, 4]
+    assert curves(tmp_path)["step/J"][0] == list(range(1, 17))
 
 
 def test_the_files_of_a_killed_process_can_be_read(tmp_path):
@@ -401,6 +472,12 @@ def test_certificates_need_arrays(tmp_path):
             batches, shuffle=False, verbose=0, callbacks=[BilinearTensorBoard(tmp_path, certificate_freq=1)]
         )
     assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_cannot_be_is_refused_before_the_fit(tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(ValueError, match="Expected `log_dir` to be a folder"):
+        fit(make(), BilinearTensorBoard(tmp_path / "file" / "logs"))
 
 
 def test_it_can_be_copied(tmp_path):
