@@ -67,18 +67,10 @@ def print_overhead(samples: int) -> None:
 def take_pictures(logs: Path, out: Path) -> None:
     """Saves pages of a TensorBoard, served to this machine only, as Chromium shows them."""
     chromium = shutil.which("chromium") or sys.exit("Expected chromium on the PATH for --pictures. Received: none")
-    command = [
-        sys.executable,
-        "-m",
-        "tensorboard.main",
-        "--logdir",
-        str(logs),
-        "--host",
-        "127.0.0.1",
-        "--port",
-        "0",
-    ]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
+    options = ["--logdir", logs.name, "--host", "127.0.0.1", "--port", "0"]
+    # From the folder above the logs: in this file's own folder Python would find this file again.
+    command, folder = [sys.executable, "-m", "tensorboard.main", *options], logs.resolve().parent
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=folder) as server:
         assert server.stderr is not None
         address = next(found[0] for line in server.stderr if (found := re.search(r"http://\S+", line)))
         try:
