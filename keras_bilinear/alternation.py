@@ -11,7 +11,7 @@ from keras import ops
 from keras_bilinear import bilinear_math as bm
 from keras_bilinear.bilinear_math import Tensor
 from keras_bilinear.blocks import block_names
-from keras_bilinear.layers import bilinear_layers
+from keras_bilinear.layers import bilinear_layers, named_layers
 from keras_bilinear.optimizers import BlockLineSearch, inner_optimizer
 from keras_bilinear.progress import Progress, tell
 from keras_bilinear.record import FitRecord
@@ -44,7 +44,7 @@ class AlternatingTraining(Host):
     @property
     def is_exact(self) -> bool:
         """Whether whole blocks are solved on the full batch, instead of gradient steps on mini-batches."""
-        return isinstance(self.optimizer, BlockLineSearch)
+        return isinstance(getattr(self, "optimizer", None), BlockLineSearch)  # before `compile` there is none
 
     @property
     def factor_blocks(self) -> list[keras.Variable]:
@@ -54,25 +54,25 @@ class AlternatingTraining(Host):
     @property
     def block_names(self) -> list[str]:
         """The blocks of a sweep, in order: "a1", "b1", ..., each after its layer if there are several."""
-        layers = bilinear_layers(self)
-        prefixes = [f"{layer.name}/" if len(layers) > 1 else "" for layer in layers]
+        layers = named_layers(self)
         return [
-            prefix + name
-            for prefix, layer in zip(prefixes, layers, strict=True)
-            for name in block_names("factor", layer.rank)
+            f"{layer}/{block}" if len(layers) > 1 else block
+            for layer in layers
+            for block in block_names("factor", layers[layer].rank)
         ]
 
     def summary(self, *args: Any, **kwargs: Any) -> None:
         """As `keras.Model.summary`, and how each bilinear layer compares with a linear one."""
         super().summary(*args, **kwargs)
         named = inspect.signature(keras.Model.summary).bind(self, *args, **kwargs).arguments
-        for line in summary_lines(bilinear_layers(self), self.schedule):
+        for line in summary_lines(named_layers(self), self.schedule):
             (named.get("print_fn") or tell)(line)
 
     def filters(self) -> dict[str, np.ndarray]:
         """W (K, M, N) of each bilinear layer, by its name."""
         return {
-            layer.name: ops.convert_to_numpy(bm.merged_weights(layer.A, layer.B)) for layer in bilinear_layers(self)
+            name: ops.convert_to_numpy(bm.merged_weights(layer.A, layer.B))
+            for name, layer in named_layers(self).items()
         }
 
     def penalty(self) -> Tensor:
@@ -99,6 +99,7 @@ class AlternatingTraining(Host):
             )
         self.check_objective(optimizer, loss)
         super().compile(optimizer=optimizer, loss=loss, **kwargs)
+        self.has_loss_weights = kwargs.get("loss_weights") is not None
         self.schedule.forget_steps()
         if self.built:
             # At once, so that `load_weights` finds the optimizer's slots.
@@ -155,10 +156,11 @@ class AlternatingTraining(Host):
             >>> model.fit(x, y, epochs=30)
             >>> print(model.convergence_report())
         """
-        if self.last_fit is None:
+        if self.last_fit is None or not self.last_fit.is_complete:
+            state = "one without a fit" if self.last_fit is None else "one whose fit still runs"
             raise ValueError(
-                "Expected a model on which `fit` has been called since it was made or loaded: a report is about "
-                "that fit, and is not saved. Received: one without a fit"
+                "Expected a model on which `fit` has been called, and has ended, since it was made or loaded: a "
+                f"report is about that fit, and is not saved. Received: {state}"
             )
         return report_of(self.last_fit, self)
 

@@ -1,5 +1,6 @@
 """The sheets that pictures are drawn on: as wide as a README, in colours that the colour-blind tell apart."""
 
+import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,16 @@ def empty_figure(width: float, height: float, layout: Any = None) -> "Figure":
     except ImportError as error:
         advice = 'Expected matplotlib to draw with. Received: it is missing; pip install "keras-bilinear[plot]"'
         raise ImportError(advice) from error
-    return Figure(figsize=(width, height), dpi=100, layout=layout)
+
+    class Picture(Figure):
+        """A figure that notebooks show as it is, without `%matplotlib inline`."""
+
+        def _repr_png_(self) -> bytes:
+            content = io.BytesIO()
+            self.savefig(content, format="png", dpi=SHARPNESS / 2)
+            return content.getvalue()
+
+    return Picture(figsize=(width, height), dpi=100, layout=layout)
 
 
 def dress(panel: "Axes", title: str, xlabel: str) -> None:

@@ -5,8 +5,9 @@ from typing import Any, NamedTuple
 
 import keras
 import numpy as np
+import tensorflow as tf
 
-from keras_bilinear.layers import bilinear_layers
+from keras_bilinear.layers import named_layers
 from keras_bilinear.losses import is_plain_cross_entropy
 from keras_bilinear.optimizers import BlockLineSearch, inner_optimizer
 
@@ -35,9 +36,13 @@ def training_data(model: Any, options: dict[str, Any]) -> TrainingData:
         return TrainingData(float(weight.mean()), math.log(2) * least / len(weight) if is_sure else 0.0, is_sure)
     parts, y = getattr(options.get("x"), "element_spec", None), options.get("y")
     is_weighted = any(options.get(name) is not None for name in ("sample_weight", "class_weight"))
-    is_weighted |= isinstance(parts, tuple) and len(parts) == 3
-    is_array = y is not None and hasattr(y, "dtype") and len(y.shape) <= 2
-    return TrainingData(None if is_weighted else 1.0, 0.0, is_hard(np.asarray(y)) if is_array else None)
+    is_pair = y is not None or (isinstance(parts, tuple) and len(parts) == 2)  # not images, labels and weights
+    mean_weight = 1.0 if is_pair and not is_weighted else None
+    if y is not None:
+        return TrainingData(mean_weight, 0.0, is_hard(np.asarray(y)) if hasattr(y, "dtype") else None)
+    of_labels = parts[1] if isinstance(parts, tuple) and len(parts) > 1 else None
+    is_class = isinstance(of_labels, tf.TensorSpec) and (of_labels.dtype.is_integer or of_labels.shape.rank == 1)
+    return TrainingData(mean_weight, 0.0, True if is_class else None)
 
 
 def is_hard(y: np.ndarray) -> bool:
@@ -59,18 +64,11 @@ def heads_of(model: Any) -> list[Head]:
     """The bilinear layers of a model, or the one linear layer."""
     if hasattr(model, "ridge"):
         return [Head(model.head.name, model.units, None, "ridge", model.alpha)]
-    return [
-        Head(
-            layer.name,
-            layer.units,
-            layer.rank,
-            type(layer.factor_penalty).__name__.lower(),
-            float(layer.alpha or 0.0),
-        )
-        if layer.factor_penalty is not None
-        else Head(layer.name, layer.units, layer.rank, "no", 0.0)
-        for layer in bilinear_layers(model)
-    ]
+    heads = []
+    for name, layer in named_layers(model).items():
+        penalty = "no" if layer.factor_penalty is None else type(layer.factor_penalty).__name__.lower()
+        heads.append(Head(name, layer.units, layer.rank, penalty, float(layer.alpha or 0.0)))
+    return heads
 
 
 def solver_of(model: Any) -> str:

@@ -230,6 +230,17 @@ def bilinear_layers(model: keras.Model) -> list[BilinearDense]:
     return list(dict.fromkeys(layer for layer in owners if layer is not None))
 
 
+def named_layers(model: keras.Model) -> dict[str, BilinearDense]:
+    """The bilinear layers by name; those of models within the model may have one name, and are numbered then."""
+    named: dict[str, BilinearDense] = {}
+    for layer in bilinear_layers(model):
+        name, number = layer.name, 2
+        while name in named:
+            name, number = f"{layer.name}_{number}", number + 1
+        named[name] = layer
+    return named
+
+
 def has_channel(shape: tuple[int | None, ...]) -> bool:
     """Whether a trailing axis of size one is a channel axis: (..., M, N, 1) with at least one leading axis."""
     return len(shape) >= 4 and shape[-1] == 1

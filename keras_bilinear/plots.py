@@ -49,7 +49,7 @@ def plot_convergence(
     epochs = getattr(history, "epoch", range(len(J)))
     # A History that was given to a second `fit` has logs of both, but numbers of the second alone.
     steps = 1 + np.asarray(epochs if len(epochs) == len(J) else range(len(J)))
-    is_exact = "inner_iterations" in logs
+    by_sweep = epochs_are_sweeps(history, logs)
     objective, accuracy = measured(logs, "objective", "val_loss"), measured(logs, "accuracy", "val_accuracy")
     decrease = {"training": relative_decrease(J)} if len(J) > 1 else {}
     curves = {"objective $J$": objective, "relative decrease of $J$": decrease, "accuracy": accuracy}
@@ -57,10 +57,11 @@ def plot_convergence(
     figure = empty_figure(WIDTH * len(drawn) / 3, 2.6, layout="constrained")
     for i, (title, lines) in enumerate(drawn):
         panel = figure.add_subplot(1, len(drawn), i + 1)
-        dress(panel, title, xlabel="sweep" if is_exact else "epoch")
+        dress(panel, title, xlabel="sweep" if by_sweep else "epoch")
         if lines is decrease:
             panel.set_yscale("log", nonpositive="mask")
-            draw_tolerance(panel, getattr(history, "params", None) or {}, "rtol" if is_exact else "block_rtol")
+            if by_sweep or "inner_iterations" not in logs:
+                draw_tolerance(panel, getattr(history, "params", None) or {}, "rtol" if by_sweep else "block_rtol")
         for name, values in lines.items():
             draw_course(panel, steps, values, *STYLES[name], label=name if len(lines) > 1 else None)
         panel.set_xlim(*padded(steps))
@@ -79,6 +80,13 @@ def checked_logs(history: Any) -> Mapping[str, Sequence[float]]:
             f"'objective'. Received: {sorted(logs) if isinstance(logs, Mapping) else repr(history)}"
         )
     return logs
+
+
+def epochs_are_sweeps(history: Any, logs: Mapping[str, Sequence[float]]) -> bool:
+    """Whether the exact regime wrote the logs, one epoch a sweep unless it was told otherwise."""
+    steps = (getattr(history, "params", None) or {}).get("steps")
+    blocks = getattr(getattr(history, "model", None), "block_names", None)
+    return "inner_iterations" in logs and (steps is None or blocks is None or steps == len(blocks))
 
 
 def measured(logs: Mapping[str, Sequence[float]], training: str, validation: str) -> dict[str, np.ndarray]:

@@ -35,16 +35,18 @@ class Epoch(NamedTuple):
     Fields:
         number: Counted from 1, as Keras shows it.
         sweeps: How many have been finished by its end, ever.
-        ends_sweep: Whether a sweep ends with it: in the exact regime all epochs do, unless told otherwise.
+        is_sweep: Whether it is one sweep: in the exact regime all epochs are, unless told otherwise.
         objective: J: of the model at its end, or on mini-batches the mean over it.
+        penalty: alpha R at its end.
         improvement: How much J fell in it, relative to J; NaN where that is not known.
         accuracy: Of the training images, if that is among the metrics, else NaN.
     """
 
     number: int
     sweeps: int
-    ends_sweep: bool
+    is_sweep: bool
     objective: float
+    penalty: float
     improvement: float
     accuracy: float
 
@@ -91,6 +93,7 @@ class FitRecord(keras.callbacks.Callback):
         self.epochs: list[Epoch] = []
         self.seen: set[int] = set()
         self.has_begun = self.has_ended = self.was_stopped = self.weights_were_replaced = False
+        self.is_complete = False
         self.interruption = ""
 
     def __enter__(self) -> "FitRecord":
@@ -99,22 +102,24 @@ class FitRecord(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         # Not as training begins: what resumes a fit restores the state of the model there.
+        self.model.last_fit = self  # again: a callback may have run another fit of this model
         if not self.has_begun:
-            self.has_begun, self.model.last_fit = True, self
+            self.has_begun = True
             self.start = self.last = self.standing()
             self.steps_before = ops.convert_to_numpy(self.model.schedule.block_steps.value)
         self.epoch = epoch + 1
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         logs, now = logs or {}, self.standing()
-        J, accuracy = (float(logs.get(name, math.nan)) for name in ("objective", "accuracy"))
-        ends_sweep = now.sweeps > self.last.sweeps and (now.active == 0 or not self.is_exact)
-        if self.is_exact and ends_sweep and now.sweeps == self.last.sweeps + 1 and self.last.active == 0:
+        J, penalty, accuracy = (float(logs.get(name, math.nan)) for name in ("objective", "penalty", "accuracy"))
+        began, ended = self.last.active == 0, now.active == 0
+        is_sweep = self.is_exact and began and ended and now.sweeps == self.last.sweeps + 1
+        if is_sweep:
             # From J where the sweep began, which the first epoch has too.
             improvement = self.model.schedule.sweep_improvement(block_rtol=0.0)
         else:
             improvement = relative_decrease(self.objective, J)
-        self.epochs.append(Epoch(epoch + 1, now.sweeps, ends_sweep, J, improvement, accuracy))
+        self.epochs.append(Epoch(epoch + 1, now.sweeps, is_sweep, J, penalty, improvement, accuracy))
         self.seen.add(int(logs.get("active_block", 0)))
         self.last = now
 
@@ -130,7 +135,8 @@ class FitRecord(keras.callbacks.Callback):
         if not self.has_ended:
             self.interruption = "" if kind is None else kind.__name__
             self.note_end()
-        self.weights_were_replaced = self.factor_norms != factor_norms(self.model)
+        self.model.last_fit = self
+        self.weights_were_replaced = not np.allclose(self.filter_norms, filter_norms(self.model), equal_nan=True)
         judge = self.judges[0] if self.judges else None
         self.converged = None if judge is None else bool(judge.converged)
         self.verdict = "" if judge is None else judge.reason
@@ -140,6 +146,7 @@ class FitRecord(keras.callbacks.Callback):
         # Callbacks of the user's may hold on to much.
         self.judges, self.known_certificates = [], []
         self.set_model(None)
+        self.is_complete = True
 
     def note_end(self) -> None:
         """Notes what may change after the fit: callbacks that restore weights do so as it ends."""
@@ -150,11 +157,11 @@ class FitRecord(keras.callbacks.Callback):
         self.updates = (ops.convert_to_numpy(schedule.block_steps.value) - self.steps_before)[:blocks]
         self.was_up = self.turns_of(blocks)
         self.grad_norms = np.where(self.was_up, ops.convert_to_numpy(schedule.grad_norms.value)[:blocks], np.nan)
-        self.factor_norms = factor_norms(model)
-        self.penalty = float(model.penalty()) if model.built else math.nan
+        self.filter_norms = filter_norms(model)
+        self.last_penalty = float(model.penalty()) if model.built else math.nan
         self.heads = heads_of(model) if model.built else []
         self.solver = solver_of(model)
-        self.loss_is_plain = is_plain(model.loss)
+        self.loss_is_plain = is_plain(model.loss) and not model.has_loss_weights
         self.weights_decay = bool(getattr(inner_optimizer(model.optimizer), "weight_decay", None))
 
     def turns_of(self, blocks: int) -> np.ndarray:
@@ -188,9 +195,19 @@ class FitRecord(keras.callbacks.Callback):
         return self.epochs[-1].objective if self.epochs else math.nan
 
     @property
+    def penalty(self) -> float:
+        """alpha R there, or of the last weights if they have moved since."""
+        return self.epochs[-1].penalty if self.ended_with_an_epoch else self.last_penalty
+
+    @property
     def cross_entropy(self) -> float:
-        """V there; NaN if the model has moved since."""
-        return self.objective - self.penalty if self.last.iterations == self.end.iterations else math.nan
+        """V there; NaN if the weights have moved since."""
+        return self.objective - self.penalty if self.ended_with_an_epoch else math.nan
+
+    @property
+    def ended_with_an_epoch(self) -> bool:
+        """Whether the fit was not broken off within one."""
+        return bool(self.epochs) and self.last.iterations == self.end.iterations
 
     @property
     def sweeps(self) -> int:
@@ -223,8 +240,8 @@ class FitRecord(keras.callbacks.Callback):
 
     @property
     def is_by_sweep(self) -> bool:
-        """Whether each epoch ended a sweep of the exact regime."""
-        return self.is_exact and all(epoch.ends_sweep for epoch in self.epochs)
+        """Whether each epoch was a sweep of the exact regime."""
+        return self.is_exact and all(epoch.is_sweep for epoch in self.epochs)
 
 
 def relative_decrease(before: float, now: float) -> float:
@@ -232,11 +249,11 @@ def relative_decrease(before: float, now: float) -> float:
     return (before - now) / max(abs(now), 1e-30)
 
 
-def factor_norms(model: Any) -> list[float]:
-    """|a| or |b| of every factor: enough to tell whether others have taken their place."""
-    blocks = model.factor_blocks if model.built else []
+def filter_norms(model: Any) -> list[float]:
+    """|W| of every layer: enough to tell whether others have taken their place."""
+    filters = model.filters().values() if model.built else []
     # In double precision, where the squares of a fit that diverges still are numbers.
-    return [float(np.linalg.norm(ops.convert_to_numpy(factor.value).astype("float64"))) for factor in blocks]
+    return [float(np.linalg.norm(W.astype("float64"))) for W in filters]
 
 
 def block_rtol(callbacks: list[Any]) -> float | None:

@@ -244,6 +244,7 @@ class ImageRegression(AlternatingTraining, keras.Model):
         # As tensors already: a data set made of NumPy arrays holds two copies of them.
         batch = tf.convert_to_tensor(x), tf.convert_to_tensor(y), tf.convert_to_tensor(weight)
         self.training_data = batch
+        self.schedule.begin_fit()
         # There is nothing to tune or to rewrite in this pipeline. A tuner may sleep at the end of a fit for as long
         # as that took, and rewriting copies the images.
         plain = tf.data.Options()

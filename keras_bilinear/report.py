@@ -41,7 +41,7 @@ class BlockReport(NamedTuple):
     was_up: bool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)  # arrays are neither equal nor short
 class ConvergenceReport:
     """What the last fit of a model did and why it ended. `print` shows it as text, a notebook as a small table.
 
@@ -91,6 +91,9 @@ class ConvergenceReport:
     effective_ranks: dict[str, np.ndarray]
     certificate: Certificate | None
     warnings: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def __str__(self) -> str:
         paragraphs = [

@@ -14,7 +14,8 @@ class BlockSchedule(keras.layers.Layer):
     """Counts blocks and sweeps and remembers the objective at the end of each.
 
     A sweep visits every block once. All state sits in non-trainable variables: `active` (the block that moves
-    next), `sweep` (finished sweeps), `previous_objective` and `objective` (J where the last sweep began and ended),
+    next), `sweep` (finished sweeps), `sweep_start` (J where the running sweep began), `previous_objective` and
+    `objective` (J where the last finished one began and ended),
     `epoch_objective` (mean loss of the last mini-batch epoch), `loss_sum` and `samples` (the running epoch) and
     `block_steps` (updates each block has received since `compile`: line searches, or gradient steps, whose count
     Adam's bias correction needs) and `grad_norms` (|gradient| of each block at its last step, NaN before).
@@ -36,6 +37,7 @@ class BlockSchedule(keras.layers.Layer):
         self.loss_sum = self._state("loss_sum", "float32")
         self.objective = self._state("objective", "float32", start=float("inf"))
         self.previous_objective = self._state("previous_objective", "float32", start=float("inf"))
+        self.sweep_start = self._state("sweep_start", "float32", start=float("inf"))
         self.epoch_objective = self._state("epoch_objective", "float32", start=float("inf"))
         self.built = True
 
@@ -56,7 +58,8 @@ class BlockSchedule(keras.layers.Layer):
         following = self.active.value + 1
         began, ended = ops.equal(self.active.value, 0), following >= num_blocks
         before, after = ops.cast(before, "float32"), ops.cast(after, "float32")
-        self.previous_objective.assign(ops.where(began, before, self.previous_objective.value))
+        self.sweep_start.assign(ops.where(began, before, self.sweep_start.value))
+        self.previous_objective.assign(ops.where(ended, self.sweep_start.value, self.previous_objective.value))
         self.objective.assign(ops.where(ended, after, self.objective.value))
         self.sweep.assign_add(ops.cast(ended, "int32"))
         self.active.assign(ops.where(ended, ops.zeros_like(following), following))
@@ -66,6 +69,11 @@ class BlockSchedule(keras.layers.Layer):
         here = ops.equal(ops.arange(self.num_blocks), active)
         self.block_steps.assign_add(ops.where(here, ops.cast(steps, "int32"), 0))
         self.grad_norms.assign(ops.where(here, ops.cast(grad_norm, "float32"), self.grad_norms.value))
+
+    def begin_fit(self) -> None:
+        """A sweep that an earlier fit has left unfinished says nothing of convergence: J was that of other data."""
+        if int(self.active.value):
+            self.sweep_start.assign(float("inf"))
 
     def observe(self, loss: Tensor, samples: Tensor) -> Tensor:
         """Adds the mean loss of a mini-batch to the running epoch; returns the epoch's mean over samples so far."""

@@ -10,7 +10,7 @@ from keras import ops
 
 from keras_bilinear._version import __version__
 from keras_bilinear.certificate import Certificate, effective_ranks
-from keras_bilinear.layers import BilinearDense, bilinear_layers
+from keras_bilinear.layers import BilinearDense, bilinear_layers, named_layers
 from keras_bilinear.mosaics import mosaic
 from keras_bilinear.optimizers import inner_optimizer
 from keras_bilinear.progress import SOLVER_LOGS
@@ -174,8 +174,8 @@ def description(model: Any) -> str:
 
 def prefixed_layers(model: Any) -> list[tuple[str, BilinearDense]]:
     """The bilinear layers, each with a prefix of its tags: empty if it is the only one."""
-    layers = bilinear_layers(model)
-    return [(f"{layer.name}/" if len(layers) > 1 else "", layer) for layer in layers]
+    layers = named_layers(model)
+    return [(f"{name}/" if len(layers) > 1 else "", layer) for name, layer in layers.items()]
 
 
 def decomposed(layer: BilinearDense) -> tuple[np.ndarray, ...]:

@@ -4,10 +4,10 @@ from keras_bilinear.layers import BilinearDense
 from keras_bilinear.schedule import BlockSchedule
 
 
-def summary_lines(layers: list[BilinearDense], schedule: BlockSchedule) -> list[str]:
+def summary_lines(layers: dict[str, BilinearDense], schedule: BlockSchedule) -> list[str]:
     """A line for each built layer, and one for the numbers of the schedule, which no layer of a network has."""
     state = f" State of the alternation: {schedule.count_params():,} numbers, none of them exported"
-    return [*(f" {layer.name}: {comparison(layer)}" for layer in layers), state]
+    return [*(f" {name}: {comparison(layer)}" for name, layer in layers.items()), state]
 
 
 def comparison(layer: BilinearDense) -> str:

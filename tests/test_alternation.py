@@ -342,3 +342,18 @@ def test_with_several_outputs_J_is_the_mean_over_images(kind):
     history = model.fit(x, labels, batch_size=64, shuffle=False, verbose=0).history  # batches of 64 and 16
     expected = model.evaluate(x, labels, batch_size=80, verbose=0, return_dict=True)["loss"]
     np.testing.assert_allclose(history["objective"], expected, rtol=1e-5)
+
+
+def test_fit_without_compile_says_so():
+    image = keras.Input((6, 5))
+    model = kb.AlternatingModel(image, kb.BilinearDense(3, 2)(image))
+    with pytest.raises(ValueError, match="compile"):
+        model.fit(np.zeros((4, 6, 5)), np.zeros(4), verbose=0)
+
+
+def test_layers_of_one_name_in_models_within_the_model_are_told_apart():
+    image = keras.Input((6, 5))
+    parts = [keras.Sequential([keras.Input((6, 5)), kb.BilinearDense(3, rank, name="h")]) for rank in (1, 2)]
+    model = kb.AlternatingModel(image, keras.layers.add([part(image) for part in parts]))
+    assert model.block_names == ["h/a1", "h/b1", "h_2/a1", "h_2/b1", "h_2/a2", "h_2/b2"]
+    assert list(model.filters()) == ["h", "h_2"]

@@ -146,3 +146,15 @@ def test_saved_and_loaded_in_the_middle_it_ends_bit_equal(regime, tmp_path):
     second.fit(x, y, initial_epoch=3, epochs=8, **options)
     for old, new in zip(straight.trainable_variables, second.trainable_variables, strict=True):
         np.testing.assert_array_equal(old.numpy(), new.numpy())
+
+
+@pytest.mark.parametrize("steps", [None, 3])
+def test_a_fit_that_begins_in_the_middle_of_a_sweep_converges_where_it_should(steps):
+    x, y = data()
+    best = make(REGIMES["factor"]).fit(x, y, epochs=200, verbose=0, callbacks=[BlockConvergence(rtol=1e-4)])
+    model = make(REGIMES["factor"])
+    model.fit(x, y, epochs=1, steps_per_epoch=2, verbose=0)  # of four blocks
+    callback = BlockConvergence(rtol=1e-4)
+    again = model.fit(x, y, epochs=400, steps_per_epoch=steps, verbose=0, callbacks=[callback])
+    assert callback.converged
+    assert again.history["objective"][-1] <= 1.01 * best.history["objective"][-1]

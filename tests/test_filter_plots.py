@@ -165,3 +165,8 @@ def test_without_matplotlib_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match=r'pip install "keras-bilinear\[plot\]"'):
         plot_filters(linear())
+
+
+def test_a_notebook_shows_it_as_a_picture():
+    png = plot_filters(kb.LinearSoftmaxRegression(3, input_shape=(6, 5)))._repr_png_()
+    assert png.startswith(b"\x89PNG")

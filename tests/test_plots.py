@@ -224,3 +224,13 @@ def test_a_path_of_one_fit_can_be_drawn():
 def test_only_paths_are_drawn_as_paths():
     with pytest.raises(ValueError, match="Expected the path"):
         plot_path([])
+
+
+def test_epochs_that_are_no_sweeps_are_called_epochs(few_digits):
+    model = kb.BilinearSoftmaxRegression(10, 1, seed=0)
+    model.compile(kb.BlockLineSearch(blocks="factor", max_inner=2))
+    options = {"epochs": 2, "verbose": 0, "callbacks": [kb.callbacks.BlockConvergence(rtol=1e-9)]}
+    with pytest.warns(kb.callbacks.ConvergenceWarning):
+        figure = plot_convergence(model.fit(*few_digits, steps_per_epoch=3, **options))
+    assert {panel.get_xlabel() for panel in figure.axes} == {"epoch"}
+    assert figure.axes[1].get_legend() is None

@@ -672,3 +672,73 @@ def test_it_keeps_neither_data_nor_callbacks(optimizer):
     gc.collect()
     assert [part() is None for part in kept] == [True] * 3
     assert model.convergence_report().epochs == 2
+
+
+# Found in use ---------------------------------------------------------------------------------------------------
+
+
+def test_J_and_its_parts_belong_together_after_ranks_have_grown(digits):
+    x, y = digits[0][:200], digits[1][:200]
+    model = kb.BilinearSoftmaxRegression(10, rank="auto", alpha=0.03, penalty="sum", seed=0)
+    seen = []
+    note = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: seen.append(float(model.penalty()))
+    )
+    report, history = fit(model, x, y, epochs=3, callbacks=[note])
+    assert report.penalty == pytest.approx(seen[-1], rel=1e-6)
+    assert report.cross_entropy == pytest.approx(history["objective"][-1] - seen[-1], rel=1e-6)
+
+
+@pytest.mark.parametrize("hook", ["on_epoch_end", "on_train_end"])
+def test_while_the_fit_runs_there_is_none_yet(hook):
+    model = make()
+    ask = keras.callbacks.LambdaCallback(**{hook: lambda *_: model.convergence_report()})
+    with pytest.raises(ValueError, match="whose fit still runs"):
+        fit(model, *data(), epochs=1, callbacks=[ask])
+
+
+def test_a_fit_within_a_fit_leaves_the_report_of_the_outer_one():
+    model, inner = make(), []
+
+    def fit_once_more(epoch, logs):
+        if epoch == 1 and not inner:
+            inner.append(model.fit(*data(), epochs=1, verbose=0))
+
+    report, history = fit(
+        model, *data(), epochs=3, callbacks=[keras.callbacks.LambdaCallback(on_epoch_end=fit_once_more)]
+    )
+    assert inner
+    assert report.epochs == 3
+    np.testing.assert_allclose(report.objectives, history["objective"])
+
+
+def test_at_a_prompt_it_is_its_text():
+    report, _ = fit(make(), *data(), epochs=1)
+    assert repr(report) == str(report)
+    assert report != copy.copy(report)
+
+
+def test_factors_in_another_form_are_no_other_weights():
+    model = make()
+    canonicalize = keras.callbacks.LambdaCallback(on_train_end=lambda logs: model.canonicalize())
+    report, _ = fit(model, *data(), callbacks=[canonicalize])
+    assert not warned(report, "replaced the weights")
+
+
+def test_a_fit_that_diverges_is_not_certain_of_its_images():
+    x, y = data()
+    report, _ = fit(make(keras.optimizers.SGD(1.0), alpha=1.0), x, y, epochs=2, batch_size=10)
+    assert report.cross_entropy < 0  # a mean over the epoch without the penalty at its end
+    assert not warned(report, "next to nothing")
+
+
+def test_soft_labels_in_a_data_set_are_not_taken_for_classes():
+    x, y = separable()
+    soft = np.full((len(x), 3), 0.05, "float32")
+    soft[np.arange(len(x)), y] = 0.9
+    for labels, expected in ((soft, False), (y, True)):
+        batches = tf.data.Dataset.from_tensor_slices((x, labels)).batch(20)
+        model = make(keras.optimizers.Adam(0.1), alpha=0.0)
+        report, history = fit(model, batches, None, epochs=80, shuffle=False)
+        assert history["accuracy"][-1] == 1.0
+        assert warned(report, "classified correctly") == expected

@@ -13,7 +13,8 @@ def test_a_sweep_visits_every_block_and_remembers_its_last_objective():
         schedule.finish_block(J + 1, J, 4)
         assert state(schedule) == expected
     assert float(schedule.objective.value) == 6.0
-    assert float(schedule.previous_objective.value) == 6.0
+    assert float(schedule.previous_objective.value) == 10.0
+    assert float(schedule.sweep_start.value) == 6.0
 
 
 def test_improvement_is_that_of_the_last_whole_sweep():
@@ -66,3 +67,23 @@ def test_it_remembers_the_steps_and_the_gradient_of_every_block():
     schedule.forget_steps()
     np.testing.assert_array_equal(schedule.block_steps.numpy(), [0, 0, 0])
     np.testing.assert_array_equal(schedule.grad_norms.numpy(), [np.nan, np.nan, np.nan])
+
+
+def test_in_the_middle_of_a_sweep_the_improvement_is_that_of_the_one_that_ended():
+    schedule = BlockSchedule(3)
+    for before, after in ((9.0, 8.0), (8.0, 7.0), (7.0, 6.0), (6.0, 5.9), (5.9, 5.8)):
+        schedule.finish_block(before, after, 3)
+    assert schedule.sweep_improvement(0.0) == (9.0 - 6.0) / 6.0
+
+
+def test_a_sweep_that_another_fit_began_says_nothing():
+    schedule = BlockSchedule(3)
+    schedule.finish_block(9.0, 8.0, 3)
+    schedule.begin_fit()
+    for before, after in ((8.0, 7.99), (7.99, 7.98)):
+        schedule.finish_block(before, after, 3)
+    assert schedule.sweep_improvement(0.0) == np.inf
+    schedule.begin_fit()  # between two sweeps nothing is lost
+    for before, after in ((8.0, 7.0), (7.0, 6.0), (6.0, 5.0)):
+        schedule.finish_block(before, after, 3)
+    assert schedule.sweep_improvement(0.0) == (8.0 - 5.0) / 5.0
