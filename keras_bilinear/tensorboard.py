@@ -24,8 +24,9 @@ class BilinearTensorBoard(keras.callbacks.Callback):
 
     Curves over the epochs (in the exact regime an epoch is a sweep): J, V and alpha R, the relative decrease of J,
     all metrics and their validation, the gradient norm and the updates of each block, the singular values and the
-    effective rank of each class. Curves over the steps: J, step size, active block, line searches. Pictures of W_k
-    and of its factors; a layout for the Custom Scalars page; the choices made, for the HParams page; a description.
+    effective rank of each class of bilinear layers. Curves over the steps: J, step size, active block, line
+    searches. Pictures of W_k and of its factors; a layout for the Custom Scalars page; the choices made, for the
+    HParams page; a description.
 
     A fit that resumes an interrupted one (it begins with an epoch above 0) goes on along its curves, any other one
     after their end; no step ever goes back. What was written up to the last epoch outlives a killed process. Keras'
