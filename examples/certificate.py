@@ -16,13 +16,11 @@ import keras
 import numpy as np
 from benchmark_inner import mnist
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from sklearn.datasets import load_digits
 
 import keras_bilinear as kb
 from keras_bilinear.certificate import Certificate
-
-BLUE, ORANGE = "#0072b2", "#d55e00"
+from keras_bilinear.figures import BLUE, VERMILION, WIDTH, empty_figure, saved
 
 
 class Watch(keras.callbacks.Callback):
@@ -39,7 +37,7 @@ class Watch(keras.callbacks.Callback):
 
 def draw(seen: list[Certificate], path: Path) -> None:
     """J and its bound, and the ratio of every class, over the sweeps; the singular values in use at the end."""
-    drawing = Figure(figsize=(8.3, 2.9), layout="constrained")
+    drawing = empty_figure(WIDTH, 2.9, layout="constrained")
     course, ratios, values = drawing.subplots(1, 3)
     draw_course(course, seen)
     draw_ratios(ratios, seen)
@@ -51,14 +49,14 @@ def draw(seen: list[Certificate], path: Path) -> None:
         panel.tick_params(labelsize=8)
         panel.spines[["top", "right"]].set_visible(False)
     path.parent.mkdir(parents=True, exist_ok=True)
-    drawing.savefig(path, dpi=200)
+    saved(drawing, path)
 
 
 def draw_course(panel: Axes, seen: list[Certificate]) -> None:
     """J falls, the bound rises: no model has a J below it."""
     sweeps = range(1, len(seen) + 1)
     panel.plot(sweeps, [proof.objective for proof in seen], color=BLUE, label="$J$ of the fit")
-    panel.plot(sweeps, [proof.lower_bound for proof in seen], color=ORANGE, linestyle="--", label="lower bound")
+    panel.plot(sweeps, [proof.lower_bound for proof in seen], color=VERMILION, linestyle="--", label="lower bound")
     panel.set_ylim(0, None)
     panel.set_title("$J$ and its lower bound", fontsize=10)
     panel.legend(frameon=False, fontsize=8, loc="lower right")
@@ -68,7 +66,7 @@ def draw_ratios(panel: Axes, seen: list[Certificate]) -> None:
     """A line for every class, which falls to 1 as it gets its ranks."""
     sweeps = range(1, len(seen) + 1)
     panel.plot(sweeps, np.array([proof.ratios for proof in seen]), color=BLUE, linewidth=1, alpha=0.6)
-    panel.axhline(1.0, color=ORANGE, linestyle="--", label="1: no rank helps")
+    panel.axhline(1.0, color=VERMILION, linestyle="--", label="1: no rank helps")
     panel.set_title("$|G_k|_2 / \\alpha$ of each class", fontsize=10)
     panel.legend(frameon=False, fontsize=8)
 

@@ -150,7 +150,7 @@ class AlternatingTraining(Host):
         else was noted as the fit ran. It is not saved with the model.
 
         Raises:
-            ValueError: if `fit` has not begun an epoch since the model was made or loaded.
+            ValueError: if `fit` has not begun an epoch since the model was made or loaded, or still runs.
 
         Example:
             >>> model.fit(x, y, epochs=30)

@@ -9,6 +9,7 @@ from keras import ops
 
 from keras_bilinear import bilinear_math as bm
 from keras_bilinear.figures import BLUE, GREEN, ORANGE, PINK, SKY, VERMILION, empty_figure, saved
+from keras_bilinear.layers import parameter_count
 from keras_bilinear.models import BilinearRegression
 from keras_bilinear.regression import ImageRegression
 
@@ -189,8 +190,3 @@ def short_name(model: ImageRegression) -> str:
     """The paper's name of a model, BSR for BilinearSoftmaxRegression, and its rank."""
     initials = "".join(letter for letter in type(model).__name__ if letter.isupper())
     return f"{initials}\n$L$ = {model.rank}" if isinstance(model, BilinearRegression) else initials
-
-
-def parameter_count(model: ImageRegression) -> int:
-    """How many numbers training determines."""
-    return sum(int(np.prod(variable.shape)) for variable in model.trainable_variables)

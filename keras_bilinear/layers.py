@@ -241,6 +241,11 @@ def named_layers(model: keras.Model) -> dict[str, BilinearDense]:
     return named
 
 
+def parameter_count(model: keras.Model) -> int:
+    """How many numbers training determines."""
+    return sum(int(np.prod(variable.shape)) for variable in model.trainable_variables)
+
+
 def has_channel(shape: tuple[int | None, ...]) -> bool:
     """Whether a trailing axis of size one is a channel axis: (..., M, N, 1) with at least one leading axis."""
     return len(shape) >= 4 and shape[-1] == 1

@@ -13,6 +13,7 @@ from keras_bilinear.certificate import Certificate
 from keras_bilinear.convergence import BlockConvergence
 from keras_bilinear.fit_facts import heads_of, is_plain, solver_of, training_data
 from keras_bilinear.optimizers import inner_optimizer
+from keras_bilinear.schedule import relative_decrease
 
 
 class Standing(NamedTuple):
@@ -242,11 +243,6 @@ class FitRecord(keras.callbacks.Callback):
     def is_by_sweep(self) -> bool:
         """Whether each epoch was a sweep of the exact regime."""
         return self.is_exact and all(epoch.is_sweep for epoch in self.epochs)
-
-
-def relative_decrease(before: float, now: float) -> float:
-    """How much J has fallen, relative to J; negative where it rose."""
-    return (before - now) / max(abs(now), 1e-30)
 
 
 def filter_norms(model: Any) -> list[float]:

@@ -132,7 +132,7 @@ class BlockSchedule(keras.layers.Layer):
     def epoch_improvement(self) -> float:
         """How much the running mini-batch epoch has lowered J, relative to J; infinite in the first."""
         before, now = float(self.epoch_objective.value), float(self.running_objective())
-        return (before - now) / max(abs(now), 1e-30)
+        return relative_decrease(before, now)
 
     def forget_steps(self) -> None:
         """No block has been updated by the optimizer yet: for a new optimizer."""
@@ -141,6 +141,11 @@ class BlockSchedule(keras.layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "num_blocks": self.num_blocks}
+
+
+def relative_decrease(before: float, now: float) -> float:
+    """How much J has fallen, relative to J; negative where it rose."""
+    return (before - now) / max(abs(now), 1e-30)
 
 
 def expect_schedule(model: Any) -> None:

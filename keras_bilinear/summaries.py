@@ -10,7 +10,8 @@ from keras import ops
 
 from keras_bilinear._version import __version__
 from keras_bilinear.certificate import Certificate, effective_ranks
-from keras_bilinear.layers import BilinearDense, bilinear_layers, named_layers
+from keras_bilinear.fit_facts import heads_of
+from keras_bilinear.layers import BilinearDense, named_layers, parameter_count
 from keras_bilinear.mosaics import mosaic
 from keras_bilinear.optimizers import inner_optimizer
 from keras_bilinear.progress import SOLVER_LOGS
@@ -147,14 +148,14 @@ def layout(model: Any, with_steps: bool, with_certificate: bool) -> dict[str, di
 
 def hyperparameters(model: Any) -> dict[str, Any]:
     """What was chosen, by the names in `HYPERPARAMETERS`; what a model does not have is left out."""
-    optimizer, layers = inner_optimizer(model.optimizer), bilinear_layers(model)
+    optimizer, heads = inner_optimizer(model.optimizer), heads_of(model)
     automatic = getattr(model, "rank_is_automatic", False)
     values = {
-        "alpha": only([decimal(layer.alpha or 0.0) for layer in layers]) if layers else decimal(model.alpha),
+        "alpha": only([decimal(head.alpha) for head in heads]),
         "blocks": getattr(optimizer, "blocks", None),
         "inner": getattr(optimizer, "inner", None),
-        "penalty": only([type(layer.factor_penalty).__name__.lower() for layer in layers if layer.factor_penalty]),
-        "rank": "auto" if automatic else only([layer.rank for layer in layers]),
+        "penalty": only([head.penalty for head in heads if head.penalty not in ("no", "ridge")]),
+        "rank": "auto" if automatic else only([head.rank for head in heads if head.rank]),
         "solver": type(optimizer).__name__,
         "step_size": None if model.is_exact else decimal(optimizer.learning_rate),
         "type": type(model).__name__,
@@ -166,7 +167,7 @@ def description(model: Any) -> str:
     """A table in Markdown: what is trained, how large it is, and on which versions."""
     rows = dict(hyperparameters(model))
     rows |= {f"{prefix}size": comparison(layer) for prefix, layer in prefixed_layers(model)}
-    rows["parameters"] = f"{sum(int(np.prod(variable.shape)) for variable in model.trainable_variables):,}"
+    rows["parameters"] = f"{parameter_count(model):,}"
     rows |= {"keras_bilinear": __version__, "keras": keras.__version__, "tensorflow": tf.__version__}
     rows["numpy"] = np.__version__
     return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())])
