@@ -11,6 +11,7 @@ from keras import ops
 from keras_bilinear import bilinear_math as bm
 from keras_bilinear.bilinear_math import Tensor
 from keras_bilinear.blocks import block_names
+from keras_bilinear.fit_options import checked_options
 from keras_bilinear.layers import bilinear_layers, named_layers
 from keras_bilinear.optimizers import BlockLineSearch, inner_optimizer
 from keras_bilinear.progress import Progress, tell
@@ -133,9 +134,14 @@ class AlternatingTraining(Host):
         self.refuse_replicas()
         # By name, whether they were given by position or by name.
         named = inspect.signature(keras.Model.fit).bind(self, *args, **kwargs).arguments
-        options = self.prepare({name: value for name, value in named.items() if name != "self"})
+        options = self.checked_options({name: value for name, value in named.items() if name != "self"})
         self.refuse_frozen()
         callbacks = self.with_turns(options.get("callbacks"))
+        for callback in callbacks:
+            if hasattr(callback, "check_fit"):
+                callback.check_fit(self, options)
+        # Nothing has been built or changed up to here, and from here on nothing is refused.
+        options = self.prepare(options)
         own_bar = any(isinstance(callback, keras.callbacks.ProgbarLogger) for callback in callbacks)
         if options.get("verbose", "auto") != 0 and not own_bar:
             callbacks.append(Progress())  # last, so that it shows what the others add to the logs
@@ -164,8 +170,12 @@ class AlternatingTraining(Host):
             )
         return report_of(self.last_fit, self)
 
+    def checked_options(self, options: dict[str, Any]) -> dict[str, Any]:
+        """The options of `fit`, or a ValueError for the first that is wrong; changes nothing."""
+        return checked_options(options)
+
     def prepare(self, options: dict[str, Any]) -> dict[str, Any]:
-        """The options of `fit` that Keras gets; models that know their data check it here."""
+        """The options that Keras gets, from checked ones; models that know their data are built by it here."""
         return options
 
     def refuse_frozen(self) -> None:

@@ -52,14 +52,18 @@ class AutomaticRank(keras.callbacks.Callback):
         self.converged = False
         self.reason = "not fitted yet"
 
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        model = self.model
-        if getattr(model, "penalty_name", None) != "sum" or not model.is_exact or not model.alpha > 0:
+    def check_fit(self, model: Any, options: dict[str, Any]) -> None:
+        """Raises a ValueError where this callback cannot work, before the fit has changed anything."""
+        if getattr(model, "penalty_name", None) != "sum" or not model.trains_exactly or not model.alpha > 0:
             raise ValueError(
                 'Expected a bilinear regression model with penalty="sum" and alpha > 0, compiled with '
                 "BlockLineSearch: only there has J an optimal rank. Received: "
                 f"{type(model).__name__}, penalty={getattr(model, 'penalty_name', None)!r}"
             )
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        model = self.model
+        self.check_fit(model, {})  # again, for `keras.Model.fit` calls no `check_fit`
         self.converged, self.reason = False, "the epochs ran out"
         model.schedule.ranks_are_growing = True
         A, B = model.factors()

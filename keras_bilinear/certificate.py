@@ -32,12 +32,17 @@ from keras import ops
 
 from keras_bilinear import bilinear_math as bm
 from keras_bilinear.bilinear_math import Tensor
+from keras_bilinear.data import is_array
 from keras_bilinear.descent import Samples
 from keras_bilinear.losses import targets
 
 NEGLIGIBLE = 1e-2
 """Singular values below this fraction of the largest of their class do not count for its effective rank."""
 BISECTIONS, NEWTON_STEPS = 12, 100
+WITHOUT_ARRAYS = (
+    "Expected a regression model of keras_bilinear and arrays in `fit`: J is certified on all images. Received: "
+    "another model, or a data set"
+)
 
 
 @dataclass(frozen=True)
@@ -132,11 +137,14 @@ def data_of_fit(model: Any) -> tuple[Any, Any, Any]:
     """The images, labels and weights that `fit` runs on, or a ValueError if they are not at hand."""
     data = getattr(model, "training_data", None)
     if data is None:
-        raise ValueError(
-            "Expected a regression model of keras_bilinear and arrays in `fit`: J is certified on all images. "
-            "Received: another model, or a data set"
-        )
+        raise ValueError(WITHOUT_ARRAYS)
     return data
+
+
+def expect_arrays(model: Any, options: dict[str, Any]) -> None:
+    """Raises a ValueError unless a fit with these options will have its data at hand for `certificate_of_fit`."""
+    if not hasattr(model, "training_data") or not is_array(options.get("x")):
+        raise ValueError(WITHOUT_ARRAYS)
 
 
 def effective_ranks(singular_values: np.ndarray) -> np.ndarray:

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 
 from keras_bilinear.arguments import non_negative
-from keras_bilinear.certificate import Certificate, certificate_of_fit
+from keras_bilinear.certificate import Certificate, certificate_of_fit, expect_arrays
 from keras_bilinear.schedule import expect_schedule
 
 
@@ -50,8 +50,14 @@ class BlockConvergence(keras.callbacks.Callback):
         self.reason = "not fitted yet"
         self._sweep = 0
 
+    def check_fit(self, model: Any, options: dict[str, Any]) -> None:
+        """Raises a ValueError where this callback cannot work, before the fit has changed anything."""
+        expect_schedule(model)
+        if self.gap is not None:
+            expect_arrays(model, options)
+
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        expect_schedule(self.model)
+        expect_schedule(self.model)  # `keras.Model.fit` calls no `check_fit`
         self.converged = False
         self.reason = "the epochs ran out"
         # Shared with the History of this fit, which `plots.plot_convergence` reads.

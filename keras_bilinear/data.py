@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from keras_bilinear.layers import matrix_shape
+from keras_bilinear.arguments import finite
+from keras_bilinear.layers import is_compatible, matrix_shape
+from keras_bilinear.losses import ROUNDING
 
 
 class Batch(NamedTuple):
@@ -44,57 +46,95 @@ def checked_batch(
     """
     images = checked_images(x, size, dtype)
     labels = checked_labels(y, K, len(images))
-    with np.errstate(over="ignore"):
-        weight = checked_weights(sample_weight, len(images)).astype(dtype)
-    check_finite(weight, "sample_weight")
+    if K > 1 and labels.ndim == 2:
+        labels = labels.astype(dtype)
+    weight = checked_weights(sample_weight, len(images))
     if class_weight is not None:
-        weight = weight * class_weights(class_weight, max(K, 2)).astype(dtype)[class_indices(labels, K)]
+        weight = weight * class_weights(class_weight, max(K, 2))[class_indices(labels, K)]
+    return Batch(images, labels, in_range(weight, dtype))
+
+
+def in_range(weight: np.ndarray, dtype: str) -> np.ndarray:
+    """Weights (T,) in `dtype`, or a ValueError if their sum is beyond it, or nothing is left of them."""
+    total = weight.sum()
+    if not total <= np.finfo(dtype).max:
+        raise ValueError(
+            f"Expected weights whose sum is a {dtype} number. Received: `sample_weight`, times `class_weight` if "
+            f"given, with the sum {total:.2g}"
+        )
+    weight = weight.astype(dtype)
     if not weight.any():
         raise ValueError("Expected some samples to have weight. Received: weights that are all zero")
-    return Batch(images, labels, weight)
+    return weight
 
 
 def checked_images(x: Any, size: tuple[int, int] | None, dtype: str = "float32") -> np.ndarray:
     """`x` as a finite array (T, M, N) of `dtype`, T >= 1; a channel axis of one is dropped."""
     images = as_array(x, "x")
-    if images.ndim not in (3, 4):
-        raise ValueError(f"Expected `x` of shape (T, M, N) or (T, M, N, 1). Received: x of shape {images.shape}")
-    if images.ndim == 4:
-        if images.shape[-1] != 1:
-            raise ValueError(
-                "Expected `x` of shape (T, M, N) or (T, M, N, 1), images with one channel. "
-                f"Received: x of shape {images.shape}"
-            )
-        images = images[..., 0]
-    if not images.size:
+    if not images.size and images.ndim in (3, 4):
         raise ValueError(f"Expected at least one image with pixels. Received: x of shape {images.shape}")
-    M, N = matrix_shape(images.shape)
-    if size is not None and size != (M, N):
-        raise ValueError(
-            f"Expected images of {size[0]} x {size[1]}, the size the model was built for. "
-            f"Received: x of shape {images.shape}"
-        )
+    check_image_shape("x", images.shape, size)
+    images = images[..., 0] if images.ndim == 4 else images
+    matrix_shape(images.shape)
     with np.errstate(over="ignore"):
         images = images.astype(dtype, copy=False)
     check_finite(images, "x")
     return images
 
 
+def check_image_shape(name: str, shape: tuple[int | None, ...], size: tuple[int, int] | None) -> None:
+    """Raises a ValueError for a shape that images of `size`, (M, N) or None if any will do, cannot have."""
+    expected = f"Expected `{name}` of shape (T, M, N) or (T, M, N, 1)"
+    received = f"Received: {name} of shape {shape}"
+    if len(shape) == 2:
+        raise ValueError(f"{expected}; flat rows become images by `x.reshape(-1, M, N)`. {received}")
+    if len(shape) not in (3, 4):
+        raise ValueError(f"{expected}. {received}")
+    if len(shape) == 4 and shape[3] not in (1, None):
+        raise ValueError(
+            f"{expected}, images with one channel. Lay the channels side by side, `x.reshape(*x.shape[:2], -1)`, "
+            f"or take their mean, `x.mean(axis=-1)`. {received}"
+        )
+    if size is not None and not is_compatible(shape[1:3], size):
+        raise ValueError(f"Expected images of {size[0]} x {size[1]}, the size the model was built for. {received}")
+
+
 def checked_labels(y: Any, K: int, T: int) -> np.ndarray:
-    """`y` as integers (T,) in 0..K-1, or as one-hot rows (T, K); for K = 1 as 0/1 labels (T,)."""
+    """`y` as integers (T,) in 0..K-1, or as rows (T, K) that sum to 1; for K = 1 as 0/1 labels (T,)."""
     if y is None:
         raise ValueError("Expected labels `y` of shape (T,). Received: y=None")
     labels = as_array(y, "y")
-    if labels.shape[:1] != (T,) or labels.ndim > 2 or labels.shape[1:] not in {(), (1,), (K,)}:
-        forms = f"({T},) or ({T}, 1)" + (f", or one-hot of shape ({T}, {K})" if K > 1 else "")
-        raise ValueError(f"Expected `y` of shape {forms}, one label for each image. Received: {labels.shape}")
+    check_label_shape("y", labels.shape, K, T)
     check_finite(labels, "y")
     if K > 1 and labels.shape[1:] == (K,):
-        if np.any(labels < 0) or not np.allclose(labels.sum(axis=1), 1.0, atol=1e-3):
-            raise ValueError("Expected one-hot labels: rows of non-negative numbers that sum to 1.")
-    else:
-        labels = checked_class_numbers(labels.reshape(-1), max(K, 2))
-    return labels
+        return distributions(labels)
+    return checked_class_numbers(labels.reshape(-1), max(K, 2))
+
+
+def check_label_shape(name: str, shape: tuple[int | None, ...], K: int, T: int | None = None) -> None:
+    """Raises a ValueError for a shape that labels of T images, if that is known, cannot have."""
+    forms = [(), (1,), (None,), (K,)]
+    if not 1 <= len(shape) <= 2 or shape[1:] not in forms or (None not in (shape[0], T) and shape[0] != T):
+        count = "T" if T is None else T
+        named = f"({count},) or ({count}, 1)" + (f", or one-hot of shape ({count}, {K})" if K > 1 else "")
+        raise ValueError(
+            f"Expected `{name}` of shape {named}, one label for each image. Received: labels of shape {shape}"
+        )
+
+
+def distributions(rows: np.ndarray) -> np.ndarray:
+    """Rows (T, K) of probabilities, divided by what they sum to: 1 but for rounding, or a ValueError.
+
+    The least excess would let J fall without end: a score that is added to all classes would change V.
+    """
+    rows = rows.astype("float64")
+    total = rows.sum(axis=1, keepdims=True)
+    if np.any(rows < 0) or np.any(np.abs(total - 1) > ROUNDING):
+        raise ValueError(
+            "Expected one-hot labels: rows of non-negative numbers that sum to 1. Received: a row that sums to "
+            f"{total[np.argmax(np.abs(total - 1))][0]:.6g}, the least number {rows.min():.2g}"
+        )
+    return rows / total
 
 
 def warn_of_one_class(batch: Batch, K: int) -> None:
@@ -141,7 +181,10 @@ def checked_weights(sample_weight: Any, T: int) -> np.ndarray:
 def class_weights(class_weight: Any, classes: int) -> np.ndarray:
     """The weight of each class, (classes,), from a dict of some of them; 1 for those left out."""
     if not isinstance(class_weight, Mapping):
-        raise ValueError(f"Expected `class_weight` to map classes to weights. Received: {class_weight!r}")
+        raise ValueError(
+            "Expected `class_weight` to map classes to weights; BilinearClassifier takes 'balanced' as well. "
+            f"Received: {class_weight!r}"
+        )
     # A class may be any number that equals it, as 1.0 does.
     unknown = sorted(str(name) for name in class_weight if name not in range(classes))
     if unknown:
@@ -158,7 +201,8 @@ def class_indices(labels: np.ndarray, K: int) -> np.ndarray:
 
 def is_array(x: Any) -> bool:
     """Whether `x` holds all samples at once, rather than yielding batches."""
-    return isinstance(x, list | tf.RaggedTensor | tf.SparseTensor) or hasattr(x, "__array__")
+    sparse = isinstance(x, tf.RaggedTensor | tf.SparseTensor) or hasattr(x, "toarray")  # as_array refuses them
+    return sparse or isinstance(x, list) or hasattr(x, "__array__")
 
 
 def the_only_batch(dataset: Any, y: Any = None, sample_weight: Any = None) -> dict[str, Any]:
@@ -189,14 +233,23 @@ def the_only_batch(dataset: Any, y: Any = None, sample_weight: Any = None) -> di
 
 def as_array(value: Any, name: str) -> np.ndarray:
     """`value` as an array of real numbers, or a ValueError that says what was received."""
-    if isinstance(value, tf.RaggedTensor | tf.SparseTensor):
+    if isinstance(value, tf.RaggedTensor | tf.SparseTensor) or hasattr(value, "toarray"):
         raise ValueError(f"Expected `{name}` to be a dense array. Received: a {type(value).__name__}")
+    parts = value if isinstance(value, list | tuple) else [value]
+    if any(np.ma.is_masked(part) for part in parts):
+        raise ValueError(
+            f"Expected `{name}` without masked entries: leave them out, or give them the weight 0. Received: a "
+            "masked array"
+        )
     try:
         array = np.asarray(value)
     except (ValueError, TypeError) as error:
         raise ValueError(f"Expected `{name}` to be an array of numbers. Received: {error}") from error
-    if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
-        raise ValueError(f"Expected `{name}` to be an array of real numbers. Received: dtype {array.dtype}")
+    if array.dtype.name == "bfloat16":
+        array = array.astype("float32")  # NumPy cannot tell whether its numbers are whole
+    if array.dtype.kind not in "biuf":
+        advice = " (BilinearClassifier takes labels of any kind)" if name == "y" else ""
+        raise ValueError(f"Expected `{name}` to be an array of real numbers{advice}. Received: dtype {array.dtype}")
     return array
 
 
@@ -209,7 +262,8 @@ def check_finite(array: np.ndarray, name: str) -> None:
 def train_validation_split(batch: Batch, fraction: float) -> tuple[Batch, Batch]:
     """The last `fraction` of the samples for validation, as Keras splits."""
     T = len(batch.x)
-    held_out = T - math.floor(T * (1.0 - fraction))
+    number = finite(fraction)
+    held_out = 0 if number is None else T - math.floor(T * (1.0 - number))
     if not 0 < held_out < T:
         raise ValueError(f"Expected `validation_split` to leave samples on both sides of {T}. Received: {fraction}")
     first, last = (

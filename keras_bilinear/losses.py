@@ -6,6 +6,10 @@ import keras
 from keras import ops
 
 from keras_bilinear.bilinear_math import Tensor
+from keras_bilinear.layers import shape_of
+
+ROUNDING = 1e-3
+"""What the probabilities of an image may sum to beside 1; they are divided by their sum."""
 
 
 @keras.saving.register_keras_serializable(package="keras_bilinear")
@@ -27,16 +31,50 @@ class CrossEntropy(keras.losses.Loss):
 
 
 def targets(y: Tensor, K: int, dtype: str) -> Tensor:
-    """Labels of any accepted form -> C (T, K): one-hot for K >= 2, one column of 0/1 for K = 1."""
-    if K > 1 and len(y.shape) == 2 and y.shape[1] == K:
-        return ops.cast(y, dtype)
-    if K == 1:
-        return ops.cast(ops.reshape(y, (-1, 1)), dtype)
-    y = ops.reshape(y, (-1,))
+    """Labels of any accepted form -> C (T, K): rows that sum to 1 for K >= 2, one column of 0/1 for K = 1.
+
+    A label that is no class, or a row that is no distribution, becomes NaN, which stops training: J of such labels
+    may have no minimum, and `one_hot` would count them as nothing.
+    """
+    columns = y.shape[1] if len(y.shape) == 2 and K > 1 else 1
+    if columns is None:  # a graph that has seen both forms
+        either = (lambda: distributions(y, dtype)), (lambda: indicators(y, K, dtype))
+        return ops.cond(ops.equal(ops.shape(y)[1], K), *either)
+    return distributions(y, dtype) if columns == K > 1 else indicators(y, K, dtype)
+
+
+def distributions(rows: Tensor, dtype: str) -> Tensor:
+    """Rows (T, K) that sum to 1 but for rounding, divided by their sum.
+
+    Else V would change with a score that is added to all classes.
+    """
+    rows = ops.cast(rows, dtype)
+    total = ops.sum(rows, axis=1, keepdims=True)
+    sound = ops.all(rows >= 0, axis=1, keepdims=True) & (ops.abs(total - 1) <= ROUNDING)
+    return ops.where(sound, rows / total, float("nan"))
+
+
+def indicators(y: Tensor, K: int, dtype: str) -> Tensor:
+    """Class numbers (T,) or (T, 1) -> (T, K), or (T, 1) for K = 1."""
+    columns = ops.reshape(y, (ops.shape(y)[0], -1))
+    y = columns[:, 0][:, None]  # one column, and known to be one
     classes = ops.cast(y, "int32")
-    # A label that is no class makes the loss NaN, which stops training: one_hot would count it as nothing.
-    known = (ops.cast(classes, y.dtype) == y) & (classes >= 0) & (classes < K)
-    return ops.where(known[:, None], ops.one_hot(classes, K, dtype=dtype), float("nan"))
+    known = (ops.cast(classes, y.dtype) == y) & (classes >= 0) & (classes < max(K, 2))
+    known = known & ops.equal(ops.shape(columns)[1], 1)
+    C = ops.cast(classes, dtype) if K == 1 else ops.one_hot(classes[:, 0], K, dtype=dtype)
+    return ops.where(known, C, float("nan"))
+
+
+def for_each_image(part: Tensor | None, y_pred: Tensor) -> Tensor | None:
+    """Labels or weights with as many rows as there are scores (T, K), or an error as the graph runs.
+
+    (T,) or (T, c), in a graph that has forgotten the rank always the latter.
+    """
+    if part is None:
+        return None
+    shape = shape_of(part)
+    columns = (-1,) if shape is None else tuple(-1 if d is None else d for d in shape[1:])
+    return ops.reshape(part, (ops.shape(y_pred)[0], *columns))
 
 
 def the_only_loss(loss: Any) -> Any:

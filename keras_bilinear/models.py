@@ -73,7 +73,7 @@ class BilinearRegression(ImageRegression):
 
     def with_turns(self, callbacks: Any) -> list[keras.callbacks.Callback]:
         given = super().with_turns(callbacks)
-        automatic = self.rank_is_automatic and self.is_exact
+        automatic = self.rank_is_automatic and self.trains_exactly
         if automatic and not any(isinstance(callback, AutomaticRank) for callback in given):
             given.append(AutomaticRank())
         return given

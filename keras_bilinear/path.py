@@ -24,6 +24,7 @@ from keras_bilinear.data import (
 )
 from keras_bilinear.descent import Samples
 from keras_bilinear.export import tflite_content
+from keras_bilinear.fit_options import has_parts
 from keras_bilinear.inference_graph import inference_graph
 from keras_bilinear.losses import targets
 from keras_bilinear.models import BilinearRegression
@@ -154,6 +155,11 @@ def regularization_path(
         raise ValueError(f"Expected at least one alpha and one rank. Received: alphas={alphas}, ranks={ranks}")
     if folds is not None and validation_data is not None:
         raise ValueError("Expected either `validation_data` or `folds`. Received: both")
+    if validation_data is not None and not has_parts(validation_data):
+        raise ValueError(
+            "Expected `validation_data` to be arrays, (x, y) or (x, y, weight). Received: "
+            f"{type(validation_data).__name__}"
+        )
     template = resized(model, rising[-1], falling[0])
     train = template.checked(x, y)
     if folds is not None and not 2 <= positive_integer("folds", folds) <= len(train.x):

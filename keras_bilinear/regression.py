@@ -15,6 +15,8 @@ from keras_bilinear.bilinear_math import Tensor
 from keras_bilinear.certificate import Certificate, certificate
 from keras_bilinear.data import (
     Batch,
+    as_array,
+    check_image_shape,
     checked_batch,
     class_weights,
     is_array,
@@ -24,8 +26,16 @@ from keras_bilinear.data import (
     warn_of_scale,
 )
 from keras_bilinear.descent import Samples, Solution
-from keras_bilinear.layers import matrix_shape
-from keras_bilinear.losses import Accuracy, CrossEntropy, is_plain_cross_entropy, targets, the_only_loss
+from keras_bilinear.fit_options import Forms, checked_numbers, checked_options
+from keras_bilinear.layers import as_matrices, matrix_shape, shape_of
+from keras_bilinear.losses import (
+    Accuracy,
+    CrossEntropy,
+    for_each_image,
+    is_plain_cross_entropy,
+    targets,
+    the_only_loss,
+)
 from keras_bilinear.optimizers import BlockLineSearch
 
 
@@ -79,14 +89,12 @@ class ImageRegression(AlternatingTraining, keras.Model):
         return keras.activations.sigmoid(z) if self.units == 1 else keras.activations.softmax(z)
 
     def as_matrices(self, X: Tensor) -> Tensor:
-        """(T, M, N) from (T, M, N) or (T, M, N, 1); a graph that has seen both no longer knows the rank."""
-        rank = getattr(X.shape, "rank", len(X.shape) if isinstance(X.shape, tuple) else None)
-        M, N = self.image_size
-        if rank is not None and (rank > 4 or (rank == 4 and X.shape[-1] != 1) or matrix_shape(X.shape) != (M, N)):
-            raise ValueError(
-                f"Expected images of shape (T, {M}, {N}) or (T, {M}, {N}, 1). Received: {tuple(X.shape)}"
-            )
-        return ops.reshape(X, (-1, M, N))
+        """(T, M, N) from (T, M, N) or (T, M, N, 1), checked even in a graph that has forgotten the shape."""
+        shape = shape_of(X)
+        if shape is not None and (len(shape) > 4 or (len(shape) == 4 and shape[3] not in (1, None))):
+            M, N = self.image_size
+            raise ValueError(f"Expected images of shape (T, {M}, {N}) or (T, {M}, {N}, 1). Received: {shape}")
+        return as_matrices(X, self.image_size)
 
     def scores(self, X: Tensor) -> Tensor:
         """z (T, K) in the compute dtype, the penalty among the losses."""
@@ -162,46 +170,88 @@ class ImageRegression(AlternatingTraining, keras.Model):
             ValueError: for images, labels or weights the model cannot be trained on, for mini-batches in the
                 exact regime, and under a distribution strategy with several replicas.
         """
-        if not self.compiled:
-            self.compile()
         try:
             return super().fit(*args, **kwargs)
         finally:
             self.training_data, self.schedule.ranks_are_growing = None, False
 
-    def prepare(self, options: dict[str, Any]) -> dict[str, Any]:
+    @property
+    def trains_exactly(self) -> bool:
+        """Whether `fit` will solve whole blocks: as compiled, or by default."""
+        return self.is_exact or not self.compiled
+
+    def checked_options(self, options: dict[str, Any]) -> dict[str, Any]:
+        options = checked_options(options, self.forms, repeats=self.trains_exactly)
         if options.get("class_weight") is not None:
             # Every class by its number: Keras refuses a data set's classes that are left out.
             weights = class_weights(options["class_weight"], max(self.units, 2))
-            options = {**options, "class_weight": dict(enumerate(weights.tolist()))}
-        if self.is_exact:
-            options = self.full_batch_options(options)
-        elif is_array(options.get("x")):
-            options = self.checked_options(options)
-        validation = keras.utils.unpack_x_y_sample_weight(options.get("validation_data"))
-        if is_array(validation[0]):
-            options["validation_data"] = tuple(self.checked(*validation))
-            if self.is_exact:
-                options["validation_batch_size"] = options.get("validation_batch_size") or 4096
+            options["class_weight"] = dict(enumerate(weights.tolist()))
+        if self.trains_exactly and not is_array(options.get("x")):
+            given = (options.get(name) for name in ("x", "y", "sample_weight"))
+            options |= the_only_batch(*given)
+        size = self.forms.size
+        if is_array(options.get("x")):
+            options |= self.checked_arrays(options)
+            size = options["x"].shape[1:]
+        if isinstance(options.get("validation_data"), tuple | list):
+            options["validation_data"] = tuple(self.check(*options["validation_data"], size=size))
         return options
 
-    def checked_options(self, options: dict[str, Any]) -> dict[str, Any]:
-        """The options of `fit` with arrays checked, weights merged and the validation part split off."""
-        batch = self.checked(
-            options["x"], options.get("y"), options.pop("sample_weight", None), options.pop("class_weight", None)
-        )
+    @property
+    def forms(self) -> Forms:
+        """The batches this model takes."""
+        return Forms(self.image_size if self.built else None, self.units)
+
+    def checked_arrays(self, options: dict[str, Any]) -> dict[str, Any]:
+        """x, y, sample_weight with `class_weight` in it, and the held-out part, as `fit` uses them."""
+        batch = self.check(*(options.get(name) for name in ("x", "y", "sample_weight", "class_weight")))
+        found: dict[str, Any] = {"class_weight": None}
         if options.get("validation_data") is None and options.get("validation_split"):
-            batch, held_out = train_validation_split(batch, options.pop("validation_split"))
-            options["validation_data"] = tuple(held_out)
+            batch, held_out = train_validation_split(batch, options["validation_split"])
+            found |= {"validation_data": tuple(held_out), "validation_split": 0.0}
+        batch_size, T = options.get("batch_size"), len(batch.x)
+        if self.trains_exactly and batch_size is not None and batch_size < T:
+            raise ValueError(
+                f"Expected full batches: BlockLineSearch solves each block on all {T} images. Received: "
+                f"batch_size={batch_size}. Leave batch_size out, or compile with a Keras optimizer."
+            )
         warn_of_one_class(batch, self.units)
         warn_of_scale(batch.x)
-        self.training_data = batch.x, batch.y, batch.weight
-        return {**options, "x": batch.x, "y": batch.y, "sample_weight": batch.weight}
+        return {**found, "x": batch.x, "y": batch.y, "sample_weight": batch.weight}
+
+    def prepare(self, options: dict[str, Any]) -> dict[str, Any]:
+        if not self.compiled:
+            self.compile()
+        x, y, weight = (options.get(name) for name in ("x", "y", "sample_weight"))
+        if not is_array(x):
+            return options
+        self.build_for(Batch(x, y, weight))
+        self.training_data = x, y, weight
+        if not self.is_exact:
+            return options
+        # As tensors already: a data set made of NumPy arrays holds two copies of them.
+        self.training_data = tuple(map(tf.convert_to_tensor, self.training_data))
+        self.schedule.begin_fit()
+        validation_batch = options.get("validation_batch_size") or 4096
+        steps = options.get("steps_per_epoch") or self.num_blocks
+        # These are in the data set, and it is one batch.
+        rest = {name: value for name, value in options.items() if name not in ("y", "sample_weight", "batch_size")}
+        return {
+            **rest,
+            "x": repeated(self.training_data),
+            "shuffle": False,
+            "steps_per_epoch": steps,
+            "validation_batch_size": validation_batch,
+        }
+
+    def check(self, x: Any, y: Any, sample_weight: Any = None, class_weight: Any = None, size: Any = None) -> Batch:
+        """The data as arrays this model can train on; changes nothing."""
+        size = self.forms.size if size is None else size
+        return checked_batch(x, y, self.units, sample_weight, class_weight, size, self.solver_dtype)
 
     def checked(self, x: Any, y: Any, sample_weight: Any = None, class_weight: Any = None) -> Batch:
-        """The data as arrays this model can train on; builds the model if it is not built yet."""
-        size = self.image_size if self.built else None
-        batch = checked_batch(x, y, self.units, sample_weight, class_weight, size, self.solver_dtype)
+        """As `check`; then builds the model if it is not built yet."""
+        batch = self.check(x, y, sample_weight, class_weight)
         self.build_for(batch)
         return batch
 
@@ -227,31 +277,6 @@ class ImageRegression(AlternatingTraining, keras.Model):
         """The dtype the objective is computed in: that of the variables, float32 at least."""
         return keras.backend.result_type(self.head.variable_dtype, "float32")
 
-    def full_batch_options(self, options: dict[str, Any]) -> dict[str, Any]:
-        """The options of `fit` that make one epoch one sweep over blocks, each step on all of the data."""
-        if not is_array(options.get("x")):
-            given = (options.get(name) for name in ("x", "y", "sample_weight"))
-            options = {**options, **the_only_batch(*given)}
-        batch_size = options.pop("batch_size", None)
-        options = self.checked_options(options)
-        x, y, weight = (options.pop(name) for name in ("x", "y", "sample_weight"))
-        if batch_size is not None and batch_size < len(x):
-            raise ValueError(
-                f"Expected full batches: BlockLineSearch solves each block on all {len(x)} images. Received: "
-                f"batch_size={batch_size}. Leave batch_size out, or compile with a Keras optimizer."
-            )
-        options["steps_per_epoch"] = options.get("steps_per_epoch") or self.num_blocks
-        # As tensors already: a data set made of NumPy arrays holds two copies of them.
-        batch = tf.convert_to_tensor(x), tf.convert_to_tensor(y), tf.convert_to_tensor(weight)
-        self.training_data = batch
-        self.schedule.begin_fit()
-        # There is nothing to tune or to rewrite in this pipeline. A tuner may sleep at the end of a fit for as long
-        # as that took, and rewriting copies the images.
-        plain = tf.data.Options()
-        plain.autotune.enabled = False
-        plain.experimental_optimization.apply_default_optimizations = False
-        return {**options, "x": tf.data.Dataset.from_tensors(batch).repeat().with_options(plain), "shuffle": False}
-
     @property
     def num_blocks(self) -> int:
         """Blocks in one sweep of the compiled optimizer."""
@@ -269,10 +294,11 @@ class ImageRegression(AlternatingTraining, keras.Model):
         if not self.compiled:
             self.compile()
         self.refuse_replicas()
-        batch = self.checked(x, y, sample_weight, class_weight)
         self.refuse_frozen()
+        batch = self.check(x, y, sample_weight, class_weight)
         if self.is_exact:
             self.refuse_change(batch)
+        self.build_for(batch)
         return super().train_on_batch(*batch, return_dict=return_dict)
 
     def evaluate(
@@ -286,13 +312,52 @@ class ImageRegression(AlternatingTraining, keras.Model):
         **kwargs: Any,
     ) -> Any:
         """As in Keras, with arrays checked as `fit` checks them."""
+        checked_numbers({"batch_size": batch_size, "steps": kwargs.get("steps", args[0] if args else None)})
         if is_array(x):
             x, y, sample_weight = self.checked(x, y, sample_weight)
+        elif isinstance(x, tf.data.Dataset):
+            self.forms.expect("x", x.element_spec)
         return super().evaluate(x, y, batch_size, verbose, sample_weight, *args, **kwargs)
 
     def test_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False) -> Any:
         """As in Keras, with the batch checked as `fit` checks it."""
         return super().test_on_batch(*self.checked(x, y, sample_weight), return_dict=return_dict)
+
+    def predict(
+        self,
+        x: Any,
+        batch_size: int | None = None,
+        verbose: Any = "auto",
+        steps: int | None = None,
+        callbacks: Any = None,
+    ) -> np.ndarray:
+        """As in Keras, with the shape of the images checked: (T, M, N) or (T, M, N, 1) -> (T, K)."""
+        numbers = checked_numbers({"batch_size": batch_size, "steps": steps})
+        return super().predict(self.checked_images(x), verbose=verbose, callbacks=callbacks, **numbers)
+
+    def predict_on_batch(self, x: Any) -> np.ndarray:
+        """As in Keras, with the shape of the images checked."""
+        return super().predict_on_batch(self.checked_images(x))
+
+    def checked_images(self, x: Any) -> Any:
+        """Images for `predict`, or a ValueError; what they hold is not looked at."""
+        if is_array(x):
+            x = as_array(x, "x")
+            check_image_shape("x", x.shape, self.forms.size)
+        elif isinstance(x, tf.data.Dataset):
+            self.forms.expect("x", x.element_spec, needs_labels=False)
+        return x
+
+    def compute_loss(
+        self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
+    ) -> Tensor:
+        """As in Keras; NaN where a label is no class, or a weight is negative, whatever the loss makes of it."""
+        y, sample_weight = (for_each_image(part, y_pred) for part in (y, sample_weight))
+        loss = super().compute_loss(x, y, y_pred, sample_weight, training)
+        sound = ops.all(ops.isfinite(targets(y, self.units, y_pred.dtype)))
+        if sample_weight is not None:
+            sound = sound & ops.all(ops.convert_to_tensor(sample_weight) >= 0)
+        return ops.where(sound, loss, float("nan"))
 
     def refuse_change(self, batch: Batch) -> None:
         """Raises a ValueError if this is not the batch of the previous call: J would rise from batch to batch."""
@@ -307,6 +372,7 @@ class ImageRegression(AlternatingTraining, keras.Model):
             )
 
     def compute_metrics(self, x: Tensor, y: Tensor, y_pred: Tensor, sample_weight: Any = None) -> dict[str, Any]:
+        y, sample_weight = (for_each_image(part, y_pred) for part in (y, sample_weight))
         # Metrics of one score take labels of its shape, (T, 1).
         y = ops.reshape(y, (-1, 1)) if self.units == 1 and y is not None else y
         return super().compute_metrics(x, y, y_pred, sample_weight=sample_weight)
@@ -390,3 +456,14 @@ class ImageRegression(AlternatingTraining, keras.Model):
             "name": self.name,
             "dtype": keras.dtype_policies.serialize(self.dtype_policy),
         }
+
+
+def repeated(batch: tuple[Tensor, ...]) -> tf.data.Dataset:
+    """One batch, again and again, with nothing to tune or to rewrite.
+
+    A tuner may sleep at the end of a fit for as long as that took, and rewriting copies the images.
+    """
+    plain = tf.data.Options()
+    plain.autotune.enabled = False
+    plain.experimental_optimization.apply_default_optimizations = False
+    return tf.data.Dataset.from_tensors(batch).repeat().with_options(plain)

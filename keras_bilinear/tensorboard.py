@@ -11,7 +11,7 @@ from keras import ops
 
 from keras_bilinear import summaries
 from keras_bilinear.arguments import count, one_of, positive_integer
-from keras_bilinear.certificate import certificate_of_fit, data_of_fit
+from keras_bilinear.certificate import certificate_of_fit, expect_arrays
 from keras_bilinear.optimizers import inner_optimizer
 from keras_bilinear.schedule import expect_schedule
 
@@ -78,11 +78,15 @@ class BilinearTensorBoard(keras.callbacks.Callback):
         self._waiting = self._batches = 0
         self._block_steps = np.zeros(0, int)
 
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        expect_schedule(self.model)
+    def check_fit(self, model: Any, options: dict[str, Any]) -> None:
+        """Raises a ValueError where this callback cannot work, before the fit has changed anything."""
+        expect_schedule(model)
         if self.certificate_freq:
-            data_of_fit(self.model)  # raises an error before the fit, not after its first epoch
+            expect_arrays(model, options)
         expect_writable(self.log_dir)
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        expect_schedule(self.model)  # `keras.Model.fit` calls no `check_fit`
         by_name = {"auto": int(self.model.is_exact), "epoch": 0, "batch": 1}
         self._step_freq = by_name[self.update_freq] if isinstance(self.update_freq, str) else self.update_freq
         self._log, self._is_described = None, False

@@ -31,7 +31,8 @@ def test_images_of_every_dtype(dtype):
     [
         (np.zeros(6), r"shape \(T, M, N\)"),
         (np.zeros((6, 4)), r"shape \(T, M, N\)"),
-        (np.zeros((6, 4, 3, 3)), "one channel"),
+        (np.zeros((6, 4, 3, 3)), "one channel.*side by side"),
+        (np.zeros((6, 12)), "x.reshape"),
         (np.zeros((6, 4, 3, 1, 1)), r"shape \(T, M, N\)"),
         (np.zeros((0, 4, 3)), "at least one image"),
         (np.zeros((6, 0, 3)), "at least one image"),
@@ -76,7 +77,11 @@ def test_one_hot_and_binary_labels():
         (np.zeros((6, 2)), 3, "one label for each image"),
         (np.zeros((6, 3)), 3, "one-hot"),
         (np.eye(3)[[0, 1, 2, 0, 1, 2]] * 2 - np.eye(3)[[1, 2, 0, 1, 2, 0]], 3, "one-hot"),
-        (["cat"] * 6, 3, "real numbers"),
+        (["cat"] * 6, 3, "BilinearClassifier takes labels of any kind"),
+        (np.array(["cat", 1, 2, 0, 1, 2], object), 3, "BilinearClassifier"),
+        (np.eye(3)[[0, 1, 2, 0, 1, 2]] * 0.99, 3, "a row that sums to 0.99"),
+        (tf.cast([0, 0.9, 1, 0, 1, 1], "bfloat16"), 3, "Received: \\[0.89"),
+        (tf.cast([0, 0.9, 1, 0, 1, 1], "bfloat16"), 1, "Received: \\[0.89"),
         ([0, 1, 2, 0, 1, 1], 1, "0 to 1"),
         ([-1, 1, -1, 1, -1, 1], 1, "0 to 1"),
     ],
@@ -84,6 +89,56 @@ def test_one_hot_and_binary_labels():
 def test_bad_labels(y, K, message):
     with pytest.raises(ValueError, match=message):
         data.checked_labels(y, K, 6)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("factor", [0.9995, 1.0004, 1.0])
+def test_rows_of_soft_labels_are_divided_by_their_sum(factor, dtype):
+    rows = np.random.default_rng(0).dirichlet(np.ones(3), 6).astype(dtype) * factor
+    labels = data.checked_batch(good()[0], rows, 3, dtype="float64").y
+    np.testing.assert_allclose(labels.sum(axis=1), 1, atol=1e-15)
+    np.testing.assert_allclose(labels, rows / factor, atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "uint8", "int64", "bool"])
+def test_labels_of_every_dtype(dtype):
+    y = np.array([0, 1, 1, 0])
+    assert data.checked_labels(tf.cast(y, dtype), 3, 4).tolist() == y.tolist()
+
+
+@pytest.mark.parametrize("name", ["x", "y", "sample_weight"])
+def test_masked_entries_are_refused(name):
+    x, y = good()
+    given = {"x": x, "y": y, "sample_weight": np.ones(6)}
+    unmasked = {**given, name: np.ma.masked_array(given[name], mask=False)}
+    assert data.checked_batch(K=3, **unmasked).x.shape == x.shape
+    mask = np.zeros(given[name].shape, bool)
+    mask.flat[2] = True
+    for masked in (np.ma.masked_array(given[name], mask), list(np.ma.masked_array(given[name], mask))):
+        with pytest.raises(ValueError, match=f"Expected `{name}` without masked entries"):
+            data.checked_batch(K=3, **{**given, name: masked})
+
+
+def test_sparse_matrices_are_refused():
+    scipy_sparse = pytest.importorskip("scipy.sparse")
+    with pytest.raises(ValueError, match="dense array"):
+        data.checked_images(scipy_sparse.eye(4).tocsr(), None)
+
+
+@pytest.mark.parametrize(
+    ("weight", "class_weight"),
+    [
+        ([3e38] * 6, None),
+        ([1e30] * 6, {0: 1e30}),
+        ([1.0] * 6, {0: 1e39}),
+        ([1e-30] * 6, dict.fromkeys(range(3), 1e-30)),
+    ],
+)
+def test_weights_that_float32_cannot_hold(weight, class_weight):
+    x, y = good()
+    with pytest.raises(ValueError, match=r"weights whose sum is a float32 number|weights that are all zero"):
+        data.checked_batch(x, y, 3, weight, class_weight)
+    assert np.isfinite(data.checked_batch(x, y, 3, weight, class_weight, dtype="float64").weight).all()
 
 
 @pytest.mark.parametrize("K", [1, 3])
@@ -149,6 +204,11 @@ def test_the_only_batch_of_a_dataset():
 @pytest.mark.parametrize("one", [1, 1.0, True, np.int64(1), np.float32(1)])
 def test_a_class_is_named_by_any_number_equal_to_it(one):
     assert data.class_weights({one: 2.0}, 3).tolist() == [1.0, 2.0, 1.0]
+
+
+def test_balanced_weights_are_the_classifiers():
+    with pytest.raises(ValueError, match="BilinearClassifier takes 'balanced'"):
+        data.class_weights("balanced", 3)
 
 
 @pytest.mark.parametrize("class_weight", ["balanced", [1.0, 2.0, 3.0], {1.5: 1.0}, {np.nan: 1.0}])

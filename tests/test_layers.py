@@ -241,3 +241,23 @@ def test_bad_penalty():
     with pytest.raises(ValueError, match="no alpha"):
         built().alpha = 0.1
     assert built().alpha is None
+
+
+def test_shapes_are_checked_in_graphs_that_do_not_know_them():
+    layer = BilinearDense(3, rank=2, left_initializer="ones")
+    X = np.random.default_rng(0).normal(size=(7, 4, 5)).astype("float32")
+    z = layer(X)
+    specs = [None, (None, None, None), (None, None, 5), (None, 4, 5)]
+    for spec in specs:
+        graph = tf.function(layer, input_signature=[tf.TensorSpec(spec, tf.float32)])
+        np.testing.assert_allclose(graph(X), z, rtol=1e-5)
+        with pytest.raises((tf.errors.InvalidArgumentError, TypeError)):
+            graph(X.transpose(0, 2, 1))
+    either = tf.function(layer, input_signature=[tf.TensorSpec((None, 4, 5, None), tf.float32)])
+    np.testing.assert_allclose(either(X[..., None]), z, rtol=1e-5)
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        either(X[..., None].repeat(2, -1))
+    many = tf.function(layer, input_signature=[tf.TensorSpec((None, None, None, 5), tf.float32)])
+    np.testing.assert_allclose(many(X[:, None]), z[:, None], rtol=1e-5)
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        many(X[:, None, :3])

@@ -1,8 +1,9 @@
 import keras
 import numpy as np
 import pytest
+from keras import ops
 
-from keras_bilinear.losses import CrossEntropy, is_plain_cross_entropy
+from keras_bilinear.losses import CrossEntropy, for_each_image, is_plain_cross_entropy, targets
 from tests import reference
 
 
@@ -40,3 +41,48 @@ def test_what_counts_as_plain_cross_entropy():
         keras.losses.hinge,
     ):
         assert not is_plain_cross_entropy(loss, 3)
+
+
+BAD = {
+    "minus one": np.array([-1.0, 1.0, 1.0]),
+    "beyond": np.array([0, 1, 7]),
+    "half": np.array([0.0, 0.5, 1.0]),
+    "wrapped": np.array([0, 1, 2**32]),
+    "not a number": np.array([0.0, 1.0, np.nan]),
+}
+
+
+@pytest.mark.parametrize("K", [1, 3])
+@pytest.mark.parametrize("y", BAD.values(), ids=BAD.keys())
+def test_a_label_that_is_no_class_is_not_a_number(y, K):
+    C = ops.convert_to_numpy(targets(ops.convert_to_tensor(y), K, "float32"))
+    whole = (y >= 0) & (y < max(K, 2)) & (y == np.round(y))
+    np.testing.assert_array_equal(np.isfinite(C).all(axis=1), whole)
+    assert np.isnan(CrossEntropy()(y, np.full((3, K), 1 / max(K, 2), "float32")))
+
+
+@pytest.mark.parametrize("factor", [2.0, 0.0, -1.0, 0.99, 1.01, np.nan])
+def test_a_row_that_is_no_distribution_is_not_a_number(factor):
+    assert np.isnan(ops.convert_to_numpy(targets(ops.convert_to_tensor(factor * np.eye(3)), 3, "float64"))).all()
+
+
+@pytest.mark.parametrize("factor", [0.9991, 1.0, 1.0009])
+def test_a_row_that_is_one_but_for_rounding_becomes_one(factor):
+    C = ops.convert_to_numpy(targets(ops.convert_to_tensor(factor * np.eye(3)), 3, "float64"))
+    np.testing.assert_array_equal(C, np.eye(3))
+
+
+def test_labels_of_a_graph_that_has_forgotten_their_rank():
+    import tensorflow as tf
+
+    z = tf.zeros((6, 3))
+    spec = tf.TensorSpec(None, tf.float32)
+    graph = tf.function(lambda y: targets(for_each_image(y, z), 3, "float32"), input_signature=[spec])
+    y = np.arange(6) % 3
+    for form in (y, y[:, None], np.eye(3)[y]):
+        np.testing.assert_array_equal(graph(tf.constant(form, tf.float32)), np.eye(3)[y])
+    for wrong in (np.zeros((6, 2)), np.eye(3)[y[:4]]):
+        assert np.isnan(graph(tf.constant(wrong, tf.float32))).all()
+    for short in (y[:1], y[:4], np.eye(3)[y[:5]]):
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            graph(tf.constant(short, tf.float32))

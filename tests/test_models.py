@@ -418,7 +418,7 @@ def test_the_full_batch_is_handed_over_without_an_autotuner_to_wait_for():
     x, y = data("BSR")
     model = ALL["BSR"]()
     model.compile()
-    assert model.full_batch_options({"x": x, "y": y})["x"].options().autotune.enabled is False
+    assert model.prepare(model.checked_options({"x": x, "y": y}))["x"].options().autotune.enabled is False
 
 
 def test_training_on_batches_by_hand():
@@ -617,15 +617,47 @@ def test_labels_of_another_form_than_in_training():
     assert model.evaluate(x, y, batch_size=60, verbose=0) == pytest.approx([model.objective(x, y), accuracy])
 
 
-def test_labels_of_a_dataset_that_are_no_classes_stop_the_update():
-    x, y = data("BSR")
-    model = ALL["BSR"](alpha=0.01, input_shape=(6, 5))
-    model.compile("adam")
+@pytest.mark.parametrize("name", ["BLR", "BSR", "LLR"])
+@pytest.mark.parametrize("loss", [None, "keras"])
+def test_labels_and_weights_of_a_dataset_that_make_no_sense_stop_the_update(name, loss):
+    x, y = data(name)
+    K = 3 if name == "BSR" else 1
+    model = ALL[name](alpha=0.01, input_shape=(6, 5))
+    model.compile("adam", loss=loss and ("categorical_crossentropy" if K > 1 else "binary_crossentropy"))
     before = [factor.numpy() for factor in model.factor_blocks]
-    wrong = tf.data.Dataset.from_tensor_slices((x, y + 7)).batch(30)
-    assert np.isnan(model.fit(wrong, verbose=0, shuffle=False).history["loss"][0])
+    good = np.eye(3)[y] if K > 1 else y
+    wrong = [2 * good - 1.0, 0 * good - 1.0, 0.5 * good, 2.0 * good + 2]
+    for labels in [(labels,) for labels in wrong] + [(good, np.full(60, -1.0))]:
+        batches = tf.data.Dataset.from_tensor_slices((x, *labels)).batch(30)
+        assert np.isnan(model.fit(batches, verbose=0, shuffle=False).history["loss"][0])
+        assert np.isnan(model.evaluate(batches, verbose=0)[0])
     for old, new in zip(before, model.factor_blocks, strict=True):
         np.testing.assert_array_equal(old, new.numpy())
+    assert np.isfinite(model.evaluate(x, good, verbose=0)[0])
+
+
+@pytest.mark.parametrize("use_bias", [False, True])
+def test_soft_labels_that_sum_to_one_but_for_rounding_have_one_V(use_bias):
+    x, y = data("BSR")
+    rounded = np.eye(3)[y] * 0.9991
+    model = ALL["BSR"](alpha=1e-3, use_bias=use_bias)
+    model.fit(x, rounded, epochs=20, verbose=0)
+    J = model.objective(x, rounded)
+    np.testing.assert_allclose(J, model.objective(x, y), rtol=1e-6)
+    batches = tf.data.Dataset.from_tensor_slices((x, rounded)).batch(20)
+    for found in (model.evaluate(x, rounded, verbose=0)[0], model.evaluate(batches, verbose=0)[0]):
+        assert found == pytest.approx(J, rel=1e-5)
+    proof = model.certificate(x, rounded)
+    assert proof.objective == pytest.approx(J, rel=1e-6)
+    assert proof.lower_bound <= J
+
+
+@pytest.mark.parametrize("use_bias", [False, True])
+def test_what_may_be_a_shift_of_all_scores_does_not_lower_J(use_bias):
+    model = ALL["BSR"](alpha=0.0, use_bias=use_bias, input_shape=(6, 5))
+    x, rows = np.ones((9, 6, 5)), 0.9991 * np.tile(np.full((3, 3), 0.1) + 0.7 * np.eye(3), (3, 1))
+    model.fit(x, rows, epochs=20, verbose=0)  # of images that are all alike nothing can be told
+    assert model.objective(x, rows) == pytest.approx(np.log(3), rel=1e-5)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -641,6 +673,42 @@ def test_images_of_another_shape_are_refused_and_a_channel_may_come_later(name):
         model.build((None, 7, 7))
     model.build((None, 6, 5))
     np.testing.assert_array_equal(model.predict(x, verbose=0), p)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_graph_that_has_seen_both_ranks_still_knows_rows_and_columns(name):
+    x, y = data(name)
+    model = ALL[name](input_shape=(6, 5))
+    z = model.predict(x, verbose=0), model.predict(x[..., None], verbose=0)
+    np.testing.assert_array_equal(*z)
+    wrong = [
+        x.transpose(0, 2, 1),
+        x.reshape(60, 30),
+        x[0],
+        x[:, None],
+        x[..., None].repeat(3, -1),
+        x[..., None, None],
+        x.reshape(30, 12, 5),
+    ]
+    unknown = tf.TensorSpec(None, tf.float32)
+    for images in wrong:
+        for call in (model.predict, model.predict_on_batch, model):
+            with pytest.raises(ValueError, match="Expected"):
+                call(images)
+        with pytest.raises(ValueError, match="Expected"):
+            model.predict(tf.data.Dataset.from_tensors(images), verbose=0)
+    model.compile(run_eagerly=False)
+    graph = tf.function(model, input_signature=[unknown])
+    for images in (x, x[..., None]):
+        np.testing.assert_allclose(graph(tf.constant(images, tf.float32)), z[0], rtol=1e-5)
+    for images in wrong:
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            graph(tf.constant(images, tf.float32))
+    blind = tf.data.Dataset.from_generator(
+        lambda: iter([(x.transpose(0, 2, 1), y)]), output_signature=(unknown, unknown)
+    )
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        model.evaluate(blind, verbose=0)
 
 
 @pytest.mark.parametrize("optimizer", [None, "adam"])
