@@ -60,7 +60,7 @@ class ImageRegression(AlternatingTraining, keras.Model):
         self._jit_choice: bool | str = "auto"
         self._full_batch: bytes | None = None
         # While `fit` runs on arrays: images, labels and weights, for callbacks that look at J as a whole.
-        self.training_data: tuple[Any, Any, Any] | None = None
+        self.training_data: Batch | None = None
         self._compiled_parts_built = False
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
@@ -194,7 +194,8 @@ class ImageRegression(AlternatingTraining, keras.Model):
             options |= self.checked_arrays(options)
             size = options["x"].shape[1:]
         if isinstance(options.get("validation_data"), tuple | list):
-            options["validation_data"] = tuple(self.check(*options["validation_data"], size=size))
+            x, y, weight = keras.utils.unpack_x_y_sample_weight(tuple(options["validation_data"]))
+            options["validation_data"] = tuple(self.check(x, y, weight, size=size))
         return options
 
     @property
@@ -222,15 +223,15 @@ class ImageRegression(AlternatingTraining, keras.Model):
     def prepare(self, options: dict[str, Any]) -> dict[str, Any]:
         if not self.compiled:
             self.compile()
-        x, y, weight = (options.get(name) for name in ("x", "y", "sample_weight"))
-        if not is_array(x):
+        if not is_array(options.get("x")):
             return options
-        self.build_for(Batch(x, y, weight))
-        self.training_data = x, y, weight
+        batch = Batch(options["x"], options["y"], options["sample_weight"])
+        self.build_for(batch)
+        self.training_data = batch
         if not self.is_exact:
             return options
         # As tensors already: a data set made of NumPy arrays holds two copies of them.
-        self.training_data = tuple(map(tf.convert_to_tensor, self.training_data))
+        self.training_data = Batch(*map(tf.convert_to_tensor, batch))
         self.schedule.begin_fit()
         validation_batch = options.get("validation_batch_size") or 4096
         steps = options.get("steps_per_epoch") or self.num_blocks
@@ -238,7 +239,7 @@ class ImageRegression(AlternatingTraining, keras.Model):
         rest = {name: value for name, value in options.items() if name not in ("y", "sample_weight", "batch_size")}
         return {
             **rest,
-            "x": repeated(self.training_data),
+            "x": repeated(tuple(self.training_data)),
             "shuffle": False,
             "steps_per_epoch": steps,
             "validation_batch_size": validation_batch,

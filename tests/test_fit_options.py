@@ -99,12 +99,14 @@ def test_options_that_no_fit_could_use_change_nothing(name, options, message):
         (tf.data.Dataset.from_tensor_slices({"x": X, "y": Y}).batch(4), "to yield"),
         (tf.data.Dataset.from_tensor_slices((X, Y)), "Batch the data set"),
         (data_set(np.stack([X, X, X], axis=-1)), "one channel"),
-        ((batch for batch in [(X, Y[:, None, None])]), "`validation_data`"),
-        (iter(()) and (batch for batch in ()), "`validation_data`"),
+        (lambda: (batch for batch in [(X, Y[:, None, None])]), "one label for each image"),
+        (lambda: (batch for batch in [(X[:, 1:], Y)]), "`validation_data`|size the model was built for"),
+        (lambda: (batch for batch in ()), "`validation_data` to yield batches"),
     ],
 )
 def test_validation_data_of_any_kind_are_checked_first(name, validation, message):
-    expect_refusal(MODELS[name], message, validation_data=validation)
+    given = validation() if callable(validation) else validation
+    expect_refusal(MODELS[name], message, validation_data=given)
 
 
 @pytest.mark.parametrize("name", ["unbuilt", "within", "mini"])
@@ -205,7 +207,7 @@ def test_a_path_checks_its_validation_data(validation_data):
         )
 
 
-@pytest.mark.parametrize("fraction", [np.nan, "0.2", 10**400, None, -1.0, 1.0])
+@pytest.mark.parametrize("fraction", [np.nan, "0.2", pytest.param(10**400, id="huge"), None, -1.0, 1.0])
 def test_a_path_checks_its_validation_split(fraction):
     with pytest.raises(ValueError, match="`validation_split`"):
         kb.regularization_path(
