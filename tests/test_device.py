@@ -1,23 +1,27 @@
-"""The runner for devices: compared with Keras and with Pillow, here and where TensorFlow is not installed."""
+"""The runner for devices: compared with Keras and with oracles, here and where TensorFlow is not installed."""
 
 import importlib.util
 import io
 import json
 import os
 import shutil
+import socket
 import struct
 import subprocess
 import sys
+import tracemalloc
 import venv
 import zlib
 from pathlib import Path
 
+import flatbuffers
 import numpy as np
 import pytest
 import tensorflow as tf
 from PIL import Image
 
 import keras_bilinear as kb
+from keras_bilinear import litert
 from tests.files import describe
 
 RUNNER = Path(kb.__file__).parents[1] / "export" / "device" / "classify.py"
@@ -89,7 +93,7 @@ def device(tmp_path_factory, digits):
 
 @pytest.fixture(scope="session")
 def python_without_tensorflow(tmp_path_factory):
-    """The Python of a virtual environment with ai-edge-litert, NumPy and pytest only."""
+    """The Python of a virtual environment with ai-edge-litert, NumPy, Pillow and pytest only."""
     folder = tmp_path_factory.mktemp("venv")
     venv.create(folder, with_pip=True)
     python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
@@ -103,11 +107,12 @@ def python_without_tensorflow(tmp_path_factory):
         "1",
         "ai-edge-litert>=1.4",
         "numpy",
+        "pillow",
         "pytest",
     ]
     done = subprocess.run(install, capture_output=True, text=True, check=False)
     if done.returncode:
-        pytest.skip(f"pip cannot install ai-edge-litert, NumPy and pytest: {done.stderr.strip()[-200:]}")
+        pytest.skip(f"pip cannot install what a device needs: {done.stderr.strip()[-200:]}")
     return python
 
 
@@ -132,17 +137,18 @@ def test_here(device):
 
 
 def test_where_tensorflow_is_not_installed(device, python_without_tensorflow):
-    for package in ("tensorflow", "keras", "keras_bilinear", "PIL"):
+    for package in ("tensorflow", "keras", "keras_bilinear"):
         assert "ModuleNotFoundError" in run(python_without_tensorflow, "-c", f"import {package}", cwd=device).stderr
     check_on_device(python_without_tensorflow, device)
-    Image.fromarray(np.load(device / "images.npy")[0]).save(device / "image.gif")
-    done = run(python_without_tensorflow, "classify.py", "bsr.tflite", "image.gif", "image.png", cwd=device)
-    assert done.returncode == 2
-    assert (
-        "Expected an image. Received: image.gif (this kind of image needs Pillow: pip install pillow" in done.stderr
-    )
-    assert done.stdout.startswith("image.png: ")
-    assert "Traceback" not in done.stderr
+
+
+def test_without_pillow_the_error_says_what_to_install(main, monkeypatch):
+    monkeypatch.setitem(sys.modules, "PIL", None)  # As where it is not installed: it cannot be imported.
+    code, out, err = main("bsr.tflite", "image.png", "image.npy")
+    assert code == 2
+    assert "Traceback" not in err
+    assert "Expected an image. Received: image.png (pictures need Pillow: pip install pillow" in err
+    assert out.startswith("image.npy: ")
 
 
 # Images ---------------------------------------------------------------------------------------------------------
@@ -211,46 +217,53 @@ def by_pillow(content, background):
 def loaded(classify, folder, content, invert=False, size=None):
     path = folder / "image"  # Its name tells nothing: the content does.
     path.write_bytes(content)
-    grey, _ = classify.decoded(content)
-    return classify.load_image(path, size or grey.shape, invert)
+    return classify.load_image(path, size or Image.open(io.BytesIO(content)).size[::-1], invert)
 
 
-@pytest.mark.parametrize("filters", [(0,), (1,), (2,), (3,), (4,), (4, 3, 2, 1, 0)])
+def grey_of(samples, depth):
+    """Grey from 0 to 1 of samples without a palette or opacity."""
+    return (samples[..., :3] @ [0.299, 0.587, 0.114] if samples.shape[2] > 2 else samples[..., 0]) / (2**depth - 1)
+
+
 @pytest.mark.parametrize(("colour", "depth"), TYPES)
-def test_png_of_every_type_and_filter(classify, tmp_path, colour, depth, filters):
+def test_png_of_every_type(classify, tmp_path, colour, depth):
     samples = random_samples(colour, depth)
     palette = np.random.default_rng(0).integers(0, 256, 3 * 2**depth).astype("uint8").tobytes()
-    content = encode_png(samples, colour, depth, filters, palette=palette if colour == 3 else b"")
+    content = encode_png(samples, colour, depth, (4, 3, 2, 1, 0), palette=palette if colour == 3 else b"")
     got = loaded(classify, tmp_path, content)
-    if depth == 16:  # Pillow keeps 8 bits of most of these.
-        grey = samples[..., :3] @ [0.299, 0.587, 0.114] if colour in (2, 6) else samples[..., 0]
+    if depth == 16:  # Pillow keeps 8 bits of colour and opacity.
         alpha = samples[..., -1] / 65535 if colour in (4, 6) else 1
-        np.testing.assert_allclose(got, grey / 65535 * alpha, atol=1e-12)
+        atol = {0: 1e-12, 2: 1 / 255}.get(colour, 2 / 255)
+        np.testing.assert_allclose(got, grey_of(samples, depth) * alpha, atol=atol)
     else:
         np.testing.assert_allclose(got, by_pillow(content, background=0), atol=1e-12)
         inverted = loaded(classify, tmp_path, content, invert=True)
         np.testing.assert_allclose(inverted, 1 - by_pillow(content, background=1), atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("colour", "depth", "transparency"),
-    [
-        (0, 8, struct.pack(">H", 77)),
-        (2, 8, struct.pack(">HHH", 77, 77, 77)),
-        (3, 8, bytes([0, 128, 40])),
-        (3, 2, bytes([200])),
-    ],
-)
-def test_transparent_colours(classify, tmp_path, colour, depth, transparency):
+@pytest.mark.parametrize(("colour", "depth"), [(0, 1), (0, 2), (0, 4), (0, 8), (0, 16), (2, 8), (2, 16)])
+def test_a_transparent_colour(classify, tmp_path, colour, depth):
+    """At the depth of the file, though Pillow names it so and scales the pixels."""
     samples = random_samples(colour, depth)
-    samples[3:5] = 77 if colour != 3 else 0
-    palette = bytes(range(3 * 2 ** min(depth, 6))) if colour == 3 else b""
-    samples %= max(len(palette) // 3, 1) if colour == 3 else 256
-    content = encode_png(samples, colour, depth, palette=palette, transparency=transparency)
+    samples[3:5] = samples[3, 2]
+    key = samples[3, 2]
+    content = encode_png(samples, colour, depth, transparency=key.astype(">u2").tobytes())
+    grey, opaque = grey_of(samples, depth), (samples != key).any(axis=-1)
+    atol = 1 / 255 if (colour, depth) == (2, 16) else 1e-12
+    assert not opaque[3:5].any()
+    np.testing.assert_allclose(loaded(classify, tmp_path, content), grey * opaque, atol=atol)
+    np.testing.assert_allclose(loaded(classify, tmp_path, content, invert=True), (1 - grey) * opaque, atol=atol)
+
+
+@pytest.mark.parametrize(("depth", "transparency"), [(8, bytes([0, 128, 40])), (2, bytes([200])), (4, b"\xff\0")])
+def test_a_transparent_palette(classify, tmp_path, depth, transparency):
+    samples = random_samples(3, depth) % 4
+    samples[3:5] = 0
+    content = encode_png(samples, 3, depth, palette=bytes(range(3 * 2**depth % 256)), transparency=transparency)
     np.testing.assert_allclose(loaded(classify, tmp_path, content), by_pillow(content, 0), atol=1e-12)
     inverted = loaded(classify, tmp_path, content, invert=True)
     np.testing.assert_allclose(inverted, 1 - by_pillow(content, 1), atol=1e-12)
-    assert (inverted[3:5] < 1).any()
+    assert (inverted < 1).any()
 
 
 @pytest.mark.parametrize("mode", ["L", "LA", "RGB", "RGBA", "P", "1"])
@@ -272,13 +285,16 @@ def test_png_by_other_writers(classify, tmp_path, mode):
 
 def test_netpbm(classify, tmp_path):
     grey, colour = random_samples(0, 8), random_samples(2, 8)
-    for samples, mode in ((grey[..., 0], "L"), (colour, "RGB")):
+    for samples in (grey[..., 0], colour):
         stream = io.BytesIO()
-        Image.fromarray(samples.astype("uint8"), mode).save(stream, "ppm")
+        Image.fromarray(samples.astype("uint8")).save(stream, "ppm")
         content = stream.getvalue()
         np.testing.assert_allclose(loaded(classify, tmp_path, content), by_pillow(content, 0), atol=1e-12)
     commented = b"P5 # a comment\n# 1 2 3\n7\t10\n100\n" + (grey % 101).astype("uint8").tobytes()
-    np.testing.assert_allclose(loaded(classify, tmp_path, commented), grey[..., 0] % 101 / 100, atol=1e-12)
+    got = loaded(classify, tmp_path, commented)
+    np.testing.assert_allclose(got, grey[..., 0] % 101 / 100, atol=0.5 / 255)  # Pillow rounds to 8 bits.
+    plain = b"P2 7 10 255 " + b" ".join(b"%d" % sample for sample in grey.ravel())
+    np.testing.assert_allclose(loaded(classify, tmp_path, plain), grey[..., 0] / 255, atol=1e-12)
     sixteen = random_samples(0, 16)
     content = b"P5\n7 10\n65535\n" + sixteen.astype(">u2").tobytes()
     np.testing.assert_allclose(loaded(classify, tmp_path, content), sixteen[..., 0] / 65535, atol=1e-12)
@@ -301,22 +317,45 @@ def saved(image, kind, **options):
     return stream.getvalue()
 
 
-def test_other_kinds_through_pillow(classify, tmp_path):
+def test_other_kinds(classify, tmp_path):
     rgb = Image.fromarray(random_samples(2, 8).astype("uint8"))
-    for kind in ("bmp", "gif", "jpeg", "webp"):
+    rgba = Image.fromarray(random_samples(6, 8).astype("uint8"))
+    for kind in ("bmp", "gif", "jpeg", "webp", "tiff"):
         content = saved(rgb, kind)
         np.testing.assert_allclose(loaded(classify, tmp_path, content), by_pillow(content, 0), atol=1e-12)
+    for content in (saved(rgba, "webp"), saved(rgba, "tiff"), saved(rgb.convert("CMYK"), "jpeg")):
+        np.testing.assert_allclose(loaded(classify, tmp_path, content), by_pillow(content, 0), atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["jpeg", "png", "webp", "tiff"])
+def test_a_camera_held_upright(classify, tmp_path, kind):
     exif = Image.Exif()
-    exif[0x0112] = 6  # A camera held upright: to be turned by 90 degrees.
-    upright = loaded(classify, tmp_path, saved(rgb, "jpeg", exif=exif))
-    assert upright.shape == (7, 10)
-    np.testing.assert_allclose(upright, by_pillow(saved(rgb, "jpeg"), 0)[::-1].T, atol=1e-12)
-    sixteen = random_samples(0, 16)[..., 0]
-    tiff = saved(Image.fromarray(sixteen.astype("uint16")), "tiff")
-    np.testing.assert_allclose(loaded(classify, tmp_path, tiff), sixteen / 65535, atol=1e-12)
+    exif[0x0112] = 6  # To be turned by 90 degrees.
+    rgb = Image.fromarray(random_samples(2, 8).astype("uint8"))
+    upright = loaded(classify, tmp_path, saved(rgb, kind, exif=exif), size=(7, 10))
+    np.testing.assert_allclose(upright, by_pillow(saved(rgb, kind), 0)[::-1].T, atol=1e-12)
 
 
-def test_an_interlaced_png_is_left_to_pillow(classify, tmp_path):
+@pytest.mark.parametrize("kind", ["gif", "png", "tiff", "webp"])
+def test_the_first_of_several_pictures(classify, tmp_path, kind):
+    first, second = (Image.fromarray(np.full((10, 7), value, "uint8")) for value in (255, 0))
+    content = saved(first, kind, save_all=True, append_images=[second])
+    np.testing.assert_allclose(loaded(classify, tmp_path, content), 1, atol=1e-12)
+
+
+def test_tiff_of_16_bits(classify, tmp_path):
+    """Read where black is 0 and white 65535; Pillow says nothing of 12 bits, of signs, or that black is 65535."""
+    sixteen = Image.fromarray(random_samples(0, 16)[..., 0].astype("uint16"))
+    expected = np.asarray(sixteen) / 65535
+    np.testing.assert_allclose(loaded(classify, tmp_path, saved(sixteen, "tiff")), expected, atol=1e-12)
+    inverted = saved(sixteen, "tiff", tiffinfo={262: 0})
+    with pytest.raises(classify.FileError, match="expected 8 or 16 bits a channel, from black to white"):
+        loaded(classify, tmp_path, inverted)
+    with pytest.raises(classify.FileError, match="expected 8 or 16 bits a channel, from black to white"):
+        loaded(classify, tmp_path, saved(sixteen.convert("I"), "tiff"))
+
+
+def test_an_interlaced_png(classify, tmp_path):
     samples = random_samples(2, 8)
     steps = [(0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1)]
     passes = [samples[h::down, w::right] for h, w, down, right in steps]
@@ -345,6 +384,19 @@ def test_growing_is_bilinear(classify, size):
     image = np.random.default_rng(0).uniform(size=(10, 7)).astype("float32")
     expected = np.asarray(Image.fromarray(image).resize(size[::-1], Image.Resampling.BILINEAR))
     np.testing.assert_allclose(classify.resized(image, size), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(1 << 20, 1), (1, 1 << 20), (1024, 1024)])
+def test_resizing_takes_no_more_memory_than_a_large_image(classify, shape):
+    image = np.zeros(shape, "uint8")
+    image[: len(image) // 2] = 255
+    tracemalloc.start()
+    got = classify.resized(image, (28, 28))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1 << 20
+    np.testing.assert_allclose(got[:14], 255 * (len(image) > 1))
+    np.testing.assert_allclose(got[14:], 0)
 
 
 def test_a_large_photograph_of_a_digit_is_recognised(classify, device):
@@ -405,32 +457,55 @@ def with_header(*values):
     return GOOD_PNG[:8] + png_chunk(b"IHDR", struct.pack(">IIBBBBB", *values)) + GOOD_PNG[33:]
 
 
+def npy_file(array, **options):
+    stream = io.BytesIO()
+    np.save(stream, array, **options)
+    return stream.getvalue()
+
+
+def npy_header(description):
+    """A .npy file that ends with its header."""
+    header = f"{{'descr': '<f8', 'fortran_order': True, {description}}}".ljust(117) + "\n"
+    return b"\x93NUMPY\x01\0" + struct.pack("<H", 118) + header.encode()
+
+
 FAULTY_IMAGES = {
     "empty": (b"", "an empty file"),
-    "text": (b"a note", "Pillow cannot read it"),
-    "cut": (GOOD_PNG[:-13], "truncated PNG"),
-    "cut early": (GOOD_PNG[:11], "truncated PNG"),
-    "flipped": (GOOD_PNG[:60] + bytes([GOOD_PNG[60] ^ 1]) + GOOD_PNG[61:], "check sum"),
-    "no header": (GOOD_PNG[:8] + GOOD_PNG[33:], "no header"),
-    "huge": (with_header(2**31, 2**31, 8, 2, 0, 0, 0), "expected 1 to 16777216 pixels"),
-    "no pixels": (with_header(0, 5, 8, 2, 0, 0, 0), "expected 1 to 16777216 pixels"),
-    "bad depth": (with_header(7, 10, 4, 2, 0, 0, 0), "damaged PNG: PngHeader"),
-    "bad colour": (with_header(7, 10, 8, 5, 0, 0, 0), "damaged PNG: PngHeader"),
-    "bad compression": (with_header(7, 10, 8, 2, 1, 0, 0), "damaged PNG: PngHeader"),
-    "too few": (with_header(7, 11, 8, 2, 0, 0, 0), "too few pixels"),
-    "no data": (GOOD_PNG[:33] + png_chunk(b"IEND", b""), "too few pixels"),
-    "bad data": (GOOD_PNG[:33] + png_chunk(b"IDAT", b"not zlib") + png_chunk(b"IEND", b""), "damaged PNG: Error"),
-    "bad filter": (png_file((1, 1), 0, 8, b"\5\0"), "filter 5"),
-    "no palette": (encode_png(random_samples(3, 8), 3, 8), "palette"),
-    "bad key": (encode_png(random_samples(2, 8), 2, 8, transparency=b"\1\1"), "transparent colour"),
-    "odd key": (encode_png(random_samples(0, 8), 0, 8, transparency=b"\0\0\0"), "transparent colour"),
+    "text": (b"a note", "none of PNG, JPEG"),
+    "postscript": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 7 10\n", "none of PNG, JPEG"),
+    "cut": (GOOD_PNG[:-13], "broken PNG file"),
+    "cut early": (GOOD_PNG[:11], "damaged at its beginning"),
+    "flipped": (GOOD_PNG[:60] + bytes([GOOD_PNG[60] ^ 1]) + GOOD_PNG[61:], "bad header checksum in b'IDAT'"),
+    "no header": (GOOD_PNG[:8] + GOOD_PNG[33:], "damaged"),
+    "huge": (with_header(2**31, 2**31, 8, 2, 0, 0, 0), "expected 1 to 16777216 pixels, received more"),
+    "very large": (with_header(10**4, 10**4, 8, 2, 0, 0, 0), "expected 1 to 16777216 pixels, received "),
+    "large": (with_header(4096, 4097, 8, 2, 0, 0, 0), "expected 1 to 16777216 pixels, received 4097 x 4096"),
+    "no pixels": (with_header(0, 5, 8, 2, 0, 0, 0), "Received: faulty ("),
+    "bad depth": (with_header(7, 10, 4, 2, 0, 0, 0), "Received: faulty ("),
+    "bad colour": (with_header(7, 10, 8, 5, 0, 0, 0), "Received: faulty ("),
+    "no data": (GOOD_PNG[:33] + png_chunk(b"IEND", b""), "Received: faulty ("),
+    "bad data": (GOOD_PNG[:33] + png_chunk(b"IDAT", b"not zlib") + png_chunk(b"IEND", b""), "broken data stream"),
+    "bad filter": (png_file((1, 1), 0, 8, b"\5\0"), "unrecognized data stream"),
+    "short key": (encode_png(random_samples(2, 8), 2, 8, transparency=b"\1\1"), "tRNS"),
     "short pgm": (b"P5 7 10 255\n" + bytes(69), "truncated"),
-    "bad pgm": (b"P5 7 ten 255\n" + bytes(70), "damaged PGM"),
-    "deep pgm": (b"P5 7 10 70000\n" + bytes(140), "pixels up to 70000"),
-    "huge ppm": (b"P6 999999999 999999999 255\n", "expected 1 to 16777216"),
-    "bad npy": (b"\x93NUMPY\x01\0garbage", "damaged .npy"),
-    "cut jpeg": (saved(Image.new("RGB", (99, 99)), "jpeg")[:300], "Pillow cannot read it"),
+    "bad pgm": (b"P5 7 ten 255\n" + bytes(70), "b'ten'"),
+    "deep pgm": (b"P5 7 10 70000\n" + bytes(140), "maxval"),
+    "huge ppm": (b"P6 99999999 99999999 255\n", "expected 1 to 16777216 pixels, received more"),
+    "large text": (b"P2 1024 513 1\n" + b"0 " * (1024 * 513), "expected 1 to 524288 pixels, received 513 x 1024"),
+    "float pfm": (b"Pf\n7 10\n-1.0\n" + bytes(280), "expected 8 or 16 bits a channel"),
     "float tiff": (saved(Image.new("F", (7, 10)), "tiff"), "expected 8 or 16 bits a channel"),
+    "cut jpeg": (saved(Image.new("RGB", (99, 99)), "jpeg")[:300], "Received: faulty ("),
+    "bad npy": (b"\x93NUMPY\x01\0garbage", "Received: faulty ("),
+    "cut npy": (npy_file(np.zeros((10, 7)))[:-1], "Received: faulty ("),
+    "objects": (npy_file(np.full((10, 7), None)), "allow_pickle=False"),
+    "fields": (npy_file(np.zeros((10, 7), "f4,i2")), "Expected an array of pixels"),
+    "three axes": (npy_file(np.zeros((1, 10, 7))), "expected an array of two axes"),
+    "no numbers": (npy_file(np.zeros((10, 7), "M8[s]")), "Expected an array of pixels"),
+    "out of range": (npy_file(np.full((10, 7), 1.5)), "pixels from 0 to 1. Received: from 1.5"),
+    "claims": (npy_header(f"'shape': ({2**40}, 2)"), "Received: faulty ("),
+    "overflows": (npy_header(f"'shape': ({10**19}, 2)"), "Received: faulty ("),
+    "negative": (npy_header("'shape': (-1, 2)"), "Received: faulty ("),
+    "nested": (npy_header("(" * 60), "Received: faulty ("),
 }
 
 
@@ -444,6 +519,12 @@ def test_faulty_image_files(main, device, kind):
     assert message in err
     assert out.startswith("image.png: ")
     assert out.count("\n") == 1
+
+
+def test_a_large_array(classify, tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros((4097, 4096), "uint8"))
+    with pytest.raises(classify.FileError, match="expected 1 to 16777216 pixels, received 4097 x 4096"):
+        classify.load_image(tmp_path / "a.npy", (8, 7))
 
 
 def other_file(path, function, size=(1, 8, 7), **options):
@@ -499,6 +580,15 @@ def test_flex_operators(classify, tmp_path):
         ('{"input_range": [0, NaN]}', "two rising numbers"),
         ('{"input_range": 255}', "two rising numbers"),
         ('{"input_range": ["a", "b"]}', "two rising numbers"),
+        ('{"input_range": ["0", "1"]}', "two rising numbers"),
+        ('{"input_range": "01"}', "two rising numbers"),
+        ('{"input_range": []}', "two rising numbers"),
+        ('{"input_range": [false, true]}', "two rising numbers"),
+        (f'{{"input_range": [0, {10**400}]}}', "two rising numbers"),
+        ('{"input_range": [0, 1e39]}', "two rising numbers"),
+        ('{"labels": []}', "Expected 10 labels in the metadata"),
+        ('{"labels": [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]}', "Expected 10 labels in the metadata"),
+        ("[" * 100_000, "Expected JSON in the metadata"),
     ],
 )
 def test_faulty_metadata(classify, device, tmp_path, note, message):
@@ -507,6 +597,37 @@ def test_faulty_metadata(classify, device, tmp_path, note, message):
     describe(path, note)
     with pytest.raises(classify.FileError, match=f"Expected a TFLite file of keras_bilinear.*{message}"):
         classify.Classifier(path)
+
+
+def test_metadata_that_points_nowhere(classify, device, tmp_path):
+    file = litert.unpacked((device / "blr.tflite").read_bytes())
+    (entry,) = [entry for entry in file.metadata if entry.name == litert.METADATA.encode()]
+    entry.buffer = len(file.buffers)
+    builder = flatbuffers.Builder(4096)
+    builder.Finish(file.Pack(builder), b"TFL3")
+    (tmp_path / "m.tflite").write_bytes(builder.Output())
+    with pytest.raises(classify.FileError, match=r"Expected JSON in the metadata\. Received: buffer"):
+        classify.Classifier(tmp_path / "m.tflite")
+
+
+def test_unknown_metadata_is_ignored(classify, device, tmp_path):
+    path = tmp_path / "m.tflite"
+    shutil.copy(device / "bsr.tflite", path)
+    describe(path, {"labels": NAMES, "input_range": [0, 2], "sha256": "0" * 64, "of the future": {"a": [None]}})
+    classifier = classify.Classifier(path)
+    assert (list(classifier.labels), classifier.input_range) == (NAMES, (0.0, 2.0))
+
+
+@pytest.mark.parametrize("threads", [0, -1, 2**31, 1.5, "2", None])
+def test_faulty_threads(classify, device, threads):
+    with pytest.raises(ValueError, match=r"Expected 1 to 1024 threads\. Received: threads="):
+        classify.Classifier(device / "bsr.tflite", threads)
+
+
+@pytest.mark.parametrize("size", [(), (8,), (8, 7, 1), (0, 7), (8, -7), (8.0, 7.5)])
+def test_faulty_sizes(classify, device, size):
+    with pytest.raises(ValueError, match="Expected a size of two whole numbers"):
+        classify.load_image(device / "image.png", size)
 
 
 def test_a_range_that_does_not_begin_at_zero(classify, device, tmp_path):
@@ -551,26 +672,118 @@ def test_damaged_tflite_files(classify, device, tmp_path):
     assert refused > 20
 
 
+def good_images():
+    """A file of each kind."""
+    grey, rgb, rgba = (random_samples(colour, 8, 12, 9).astype("uint8") for colour in (0, 2, 6))
+    grey, rgb, rgba = Image.fromarray(grey[..., 0]), Image.fromarray(rgb), Image.fromarray(rgba)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    for image in (grey, rgb, rgba, grey.convert("1"), rgb.convert("P"), grey.convert("I;16")):
+        yield f"png {image.mode}", saved(image, "png", exif=exif)
+    yield "png, transparent", saved(grey, "png", transparency=7)
+    yield "png, moving", saved(rgb, "png", save_all=True, append_images=[rgb.rotate(180)])
+    for image in (grey, rgb, rgb.convert("CMYK")):
+        yield f"jpeg {image.mode}", saved(image, "jpeg", exif=exif, progressive=image is rgb)
+    for image in (rgb, rgb.convert("P"), grey.convert("1")):
+        yield f"bmp {image.mode}", saved(image, "bmp")
+        yield f"gif {image.mode}", saved(image, "gif", save_all=True, append_images=[image.rotate(180)])
+    for image in (grey, rgb, grey.convert("1")):
+        yield f"ppm {image.mode}", saved(image, "ppm")
+    for number, highest in ((1, 1), (2, 255), (3, 99)):
+        pixels = b" ".join(b"%d" % (value % (highest + 1)) for value in range(324))
+        yield f"P{number}", b"P%d 9 12 %d\n" % (number, highest) + pixels
+    for options in ({}, {"lossless": True}, {"save_all": True, "append_images": [rgba.rotate(180)]}):
+        yield f"webp {options}", saved(rgba, "webp", **options)
+    for compression in (None, "tiff_lzw", "jpeg", "packbits"):
+        yield f"tiff {compression}", saved(rgb, "tiff", compression=compression)
+    yield "tiff, fax", saved(grey.convert("1"), "tiff", compression="group4")
+    yield "tiff I;16", saved(grey.convert("I;16"), "tiff")
+    pixels = np.asarray(grey)
+    for array in (pixels, np.asfortranarray(pixels / 255), pixels.astype(object), pixels.astype(">i4")):
+        yield f"npy {array.dtype}", npy_file(array)
+
+
 def test_damaged_images(classify, tmp_path):
-    """Refused, or read: never another error, whatever byte is wrong."""
+    """Refused, or read as far as nothing shows the damage: never another error, whatever byte is wrong."""
     rng = np.random.default_rng(0)
-    np.save(tmp_path / "a.npy", random_samples(0, 8)[..., 0])
-    good = [encode_png(random_samples(colour, 8), colour, 8, palette=bytes(768)) for colour in (2, 3, 6)]
-    good += [(tmp_path / "a.npy").read_bytes(), b"P6 7 10 255\n" + bytes(210)]
-    refused = 0
-    for content in good:
-        for _ in range(100):
+    path = tmp_path / "image"
+    tried, refused = 0, {}
+
+    def is_refused(content):
+        path.write_bytes(content)
+        try:
+            pixels = classify.load_image(path, (8, 7))
+        except classify.FileError:
+            return True
+        assert pixels.shape == (8, 7)
+        assert pixels.min() > -1e-5
+        assert pixels.max() < 1 + 1e-5
+        return False
+
+    for kind, content in good_images():
+        assert is_refused(content) == (kind == "npy object")
+        cut = [content[: len(content) * part // 8] for part in range(8)]
+        flipped = []
+        for _ in range(12):
             damaged = bytearray(content)
-            damaged[rng.integers(min(len(content), 150))] = rng.integers(256)
-            # Check sums put right, so that what is behind them is reached as well.
-            if content.startswith(b"\x89PNG"):
-                damaged[29:33] = struct.pack(">I", zlib.crc32(damaged[12:29]))
-            (tmp_path / "image").write_bytes(damaged)
-            try:
-                classify.load_image(tmp_path / "image", (8, 7))
-            except classify.FileError:
-                refused += 1
-    assert refused > 100
+            # The headers above all.
+            damaged[rng.integers(rng.choice([len(content), min(len(content), 100)]))] ^= 1 << rng.integers(8)
+            flipped.append(damaged)
+        results = [is_refused(damaged) for damaged in (*cut, *flipped)]
+        tried, refused[kind] = tried + len(results), sum(results)
+        assert results[0]
+        if kind.startswith("png") and kind != "png, moving":  # Their check sums tell.
+            assert all(results)
+    assert tried > 600
+    assert min(refused.values()) > 2
+
+
+@pytest.fixture
+def unreadable(tmp_path):
+    """Paths of what is no file that ends."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(1 << 40)  # No block of it takes any room.
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(os.path.relpath(tmp_path / "socket"))
+    return tmp_path
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs a Unix system")
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("pipe", "a device, a pipe or a socket"),
+        ("socket", "a device, a pipe or a socket"),
+        ("zero", "a device, a pipe or a socket"),
+        ("/dev/zero", "a device, a pipe or a socket"),
+        ("/dev/null", "a device, a pipe or a socket"),
+        ("loop", "symbolic links"),
+        ("large", "1099511627776 bytes; at most 268435456 are read"),
+        ("", "Is a directory"),
+        ("missing", "No such file"),
+        ("x" * 300, "name too long"),
+        ("nul\0", "embedded null"),
+        ("\ud800", "surrogates not allowed"),
+        ("pipe/image.png", "Not a directory"),
+    ],
+)
+def test_paths_of_what_is_no_file(classify, unreadable, name, message):
+    for use in (classify.Classifier, lambda path: classify.load_image(path, (8, 7))):
+        for path in (unreadable / name, os.path.join(unreadable, name)):
+            with pytest.raises(classify.FileError, match=f"Expected a file that can be read.*{message}"):
+                use(path)
+
+
+def test_a_file_that_says_it_is_empty(classify):
+    """As those of the system do, of which some never end."""
+    path = Path("/proc/self/status")
+    if not path.is_file():
+        pytest.skip("needs /proc")
+    with pytest.raises(classify.FileError, match="an empty file"):
+        classify.load_image(path, (8, 7))
 
 
 # The command line -----------------------------------------------------------------------------------------------
@@ -616,8 +829,11 @@ def test_two_labels_of_a_binary_model(main, device):
         (["bsr.tflite", "missing.png"], "Received: missing.png (No such file or directory)"),
         (["bsr.tflite", "."], "Received: . (Is a directory)"),
         (["bsr.tflite"], "the following arguments are required"),
-        (["bsr.tflite", "image.png", "--repeat", "0"], "Expected a whole number >= 1. Received: 0"),
-        (["bsr.tflite", "image.png", "--threads", "two"], "Expected a whole number >= 1. Received: two"),
+        (["bsr.tflite", "image.png", "--repeat", "0"], "Expected a whole number >= 1 and < 1000000. Received: 0"),
+        (["bsr.tflite", "image.png", "--threads", "two"], "Received: two"),
+        (["bsr.tflite", "image.png", "--threads", "2000"], "Expected 1 to 1024 threads. Received: threads=2000"),
+        (["bsr.tflite", "image.png", "--repeat", "9" * 5000], "Expected a whole number >= 1 and < 1000000"),
+        (["bsr.tflite", "/dev/zero"], "Received: /dev/zero (a device, a pipe or a socket)"),
     ],
 )
 def test_faulty_arguments(main, arguments, message):

@@ -2,7 +2,7 @@
 
     python classify.py model.tflite image.png [more images ...]
 
-Needs Python >= 3.9 and `pip install "ai-edge-litert>=1.4"`, which brings NumPy. In a program of one's own:
+Needs Python >= 3.9 and `pip install "ai-edge-litert>=1.4" pillow`, which brings NumPy. In a program of one's own:
 
     from classify import Classifier, load_image
 
@@ -13,16 +13,15 @@ Needs Python >= 3.9 and `pip install "ai-edge-litert>=1.4"`, which brings NumPy.
 from __future__ import annotations
 
 import argparse
+import errno
 import io
 import json
 import os
-import re
-import struct
+import stat
 import sys
 import time
-import zlib
-from pathlib import Path
-from typing import Any, NamedTuple
+import warnings
+from typing import Any
 
 try:
     import numpy as np
@@ -37,7 +36,12 @@ except ImportError as error:
 
 METADATA = b"keras_bilinear"
 DTYPES = (np.float32, np.int8, np.uint8, np.int16)
+MOST_THREADS = 1024
+LARGEST = float(np.finfo(np.float32).max)
 MOST_PIXELS = 1 << 24  # A damaged or hostile header may claim any size.
+MOST_BYTES = 1 << 28  # Twice what so many pixels need at most.
+# What Pillow decodes fast and without other programs, what it finds fastest first.
+KINDS = ("PNG", "JPEG", "BMP", "PPM", "GIF", "TIFF", "WEBP")
 
 
 class FileError(ValueError):
@@ -63,6 +67,8 @@ class Classifier:
         Raises:
             FileError: if the file is missing, damaged or of another kind.
         """
+        if not isinstance(threads, (int, np.integer)) or not 1 <= threads <= MOST_THREADS:
+            raise ValueError(f"Expected 1 to {MOST_THREADS} threads. Received: threads={threads!r}")
         content = read(path)
         if content[4:8] != b"TFL3":
             raise FileError(f"Expected a TFLite file. Received: {path}, {len(content)} bytes of something else")
@@ -79,7 +85,7 @@ class Classifier:
             self._interpreter.allocate_tensors()
             units = checked_units(self._run(self._quantized(np.zeros(self.image_size))))
             self.labels, self.input_range = described(metadata(content), units)
-        except (ValueError, RuntimeError) as error:
+        except Exception as error:  # The runtime raises all kinds of errors on damaged files.
             raise FileError(f"Expected a TFLite file of keras_bilinear. Received: {path} ({error})") from error
 
     def probabilities(self, image: np.ndarray) -> np.ndarray:
@@ -175,30 +181,41 @@ def checked_units(scores: np.ndarray) -> int:
 
 def metadata(content: bytes) -> dict[str, Any]:
     """What the exporter noted in the file; nothing in files without a note."""
-    model = schema.Model.GetRootAs(content, 0)
-    for entry in (model.Metadata(i) for i in range(model.MetadataLength())):
-        if entry.Name() == METADATA and entry.Buffer() < model.BuffersLength():
-            note = json.loads(bytes(model.Buffers(entry.Buffer()).DataAsNumpy()))
-            if isinstance(note, dict):
-                return note
-            raise ValueError(f"Expected the metadata to be a JSON object. Received: {note!r}")
-    return {}
+    try:
+        model = schema.Model.GetRootAs(content, 0)
+        for entry in (model.Metadata(i) for i in range(model.MetadataLength())):
+            if entry.Name() == METADATA:
+                if entry.Buffer() >= model.BuffersLength():
+                    raise IndexError(f"buffer {entry.Buffer()} of {model.BuffersLength()}")
+                note = json.loads(bytes(model.Buffers(entry.Buffer()).DataAsNumpy()))
+                break
+        else:
+            return {}
+    except Exception as error:  # Damaged offsets raise all kinds of errors, and so does damaged JSON.
+        raise ValueError(f"Expected JSON in the metadata. Received: {error}") from error
+    if not isinstance(note, dict):
+        raise ValueError(f"Expected the metadata to be a JSON object. Received: {note!r}")
+    return note
 
 
 def described(note: dict[str, Any], units: int) -> tuple[tuple[str, ...], tuple[float, float]]:
     """Labels and input range of a file, from its metadata or, where that is silent, the numbers and 0..1."""
+    labels, limits = note.get("labels"), note.get("input_range")
     classes = max(units, 2)
-    labels = note.get("labels") or [str(k) for k in range(classes)]
-    if not isinstance(labels, list) or len(labels) != classes:
+    names = [str(k) for k in range(classes)] if labels is None else labels
+    if not isinstance(names, list) or len(names) != classes or not all(isinstance(name, str) for name in names):
         raise ValueError(f"Expected {classes} labels in the metadata. Received: {labels!r}")
-    limits = note.get("input_range") or [0.0, 1.0]
-    try:
-        low, high = (float(limit) for limit in limits)
-    except (TypeError, ValueError):
-        low = high = np.nan
-    if not (np.isfinite([low, high]).all() and low < high):
-        raise ValueError(f"Expected `input_range` in the metadata to be two rising numbers. Received: {limits!r}")
-    return tuple(str(label) for label in labels), (low, high)
+    low, high = rising([0.0, 1.0] if limits is None else limits)
+    return tuple(names), (low, high)
+
+
+def rising(limits: Any) -> tuple[float, float]:
+    """Two finite numbers, the second greater than the first, or a ValueError."""
+    if isinstance(limits, list) and len(limits) == 2 and all(type(limit) in (int, float) for limit in limits):
+        low, high = limits
+        if -LARGEST <= low < high <= LARGEST:
+            return float(low), float(high)
+    raise ValueError(f"Expected `input_range` in the metadata to be two rising numbers. Received: {limits!r}")
 
 
 def squashed(logits: np.ndarray) -> np.ndarray:
@@ -215,37 +232,95 @@ def squashed(logits: np.ndarray) -> np.ndarray:
 def load_image(path: str | os.PathLike[str], size: tuple[int, ...], invert: bool = False) -> np.ndarray:
     """The image at `path` as `size` (M, N) grey pixels, float64 from 0 (black) to 1 (white).
 
-    PNG (not interlaced), binary PGM and PPM and NumPy's .npy are read here, anything else by Pillow if it is
-    installed. Colour becomes grey by Rec. 601. The whole image is fitted to `size`, each axis by itself: by area
-    averaging where it shrinks, bilinearly where it grows.
+    NumPy's .npy is read here; PNG, JPEG, BMP, PGM, PPM, GIF, TIFF and WebP by Pillow, upright as their EXIF says,
+    and the first picture of several. Colour becomes grey by Rec. 601. The whole image is fitted to `size`, each
+    axis by itself: by area averaging where it shrinks, bilinearly where it grows.
 
     Args:
-        path: The file. Its content tells its kind, whatever its name.
+        path: The file, of at most 2^24 pixels. Its content tells its kind, whatever its name.
         size: Rows and columns.
         invert: The image is dark on light: swap black and white. Transparent parts become 0 in either case.
 
     Raises:
         FileError: if the file is missing, damaged or of a kind that cannot be read.
     """
+    if len(size) != 2 or not all(isinstance(n, (int, np.integer)) and n > 0 for n in size):
+        raise ValueError(f"Expected a size of two whole numbers (M, N) >= 1. Received: {size}")
     content = read(path)
     if not content:
         raise FileError(f"Expected an image. Received: {path}, an empty file")
+    channels = npy_channels if content.startswith(b"\x93NUMPY") else picture_channels
     try:
-        grey, alpha = decoded(content)
-    except ValueError as error:
-        raise FileError(f"Expected an image. Received: {path} ({error})") from error
-    return resized((1 - grey if invert else grey) * alpha, size)
+        grey, opacity = channels(content, size)
+    except Exception as error:  # NumPy, Python and Pillow raise all kinds of errors on damaged files.
+        reason = error if isinstance(error, (ValueError, OSError)) else f"damaged: {error!r}"
+        raise FileError(f"Expected an image. Received: {path} ({reason})") from error
+    return opacity - grey if invert else grey
 
 
-def decoded(content: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """Grey pixels (H, W) and how opaque they are, both from 0 to 1."""
-    if content.startswith(b"\x89PNG\r\n\x1a\n"):
-        return png_image(content)
-    if content[:2] in (b"P5", b"P6"):
-        return grey_and_alpha(netpbm_samples(content))
-    if content.startswith(b"\x93NUMPY"):
-        return grey_and_alpha(brightness(npy_pixels(content))[..., np.newaxis])
-    return pillow_image(content)
+def npy_channels(content: bytes, size: tuple[int, ...]) -> tuple[np.ndarray, float]:
+    """Grey pixels of a .npy file, from 0 to 1, and that they are opaque."""
+    pixels = np.load(io.BytesIO(content), allow_pickle=False)
+    if pixels.ndim != 2:
+        raise ValueError(f"expected an array of two axes, received shape {pixels.shape}")
+    check_size(pixels.shape[0], pixels.shape[1], MOST_PIXELS)
+    return resized(brightness(pixels), size), 1.0
+
+
+def picture_channels(content: bytes, size: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Grey times opacity, and opacity, both from 0 to 1, of a picture."""
+    image = opened(content)
+    if image.mode.startswith("I"):  # Grey of 16 bits, which `convert` would clip at 255.
+        pixels = np.asarray(image)
+        opaque = pixels != image.info.get("transparency", -1)
+        return resized(pixels * opaque, size) / 65535, resized(opaque, size)
+    *colours, alpha = (np.asarray(channel) for channel in image.convert("RGBA").split())
+    red, green, blue = (resized(np.multiply(colour, alpha, dtype="uint16"), size) for colour in colours)
+    return (0.299 * red + 0.587 * green + 0.114 * blue) / 255**2, resized(alpha, size) / 255
+
+
+def opened(content: bytes) -> Any:
+    """The picture as Pillow reads it, upright, or a ValueError: before decoding, if it has too many pixels."""
+    try:
+        from PIL import Image, ImageOps, UnidentifiedImageError
+    except ImportError as error:
+        raise ValueError("pictures need Pillow: pip install pillow; .npy is read without") from error
+    try:
+        image = Image.open(io.BytesIO(content), formats=KINDS)
+    except UnidentifiedImageError as error:
+        raise ValueError(f"none of {', '.join(KINDS)} and .npy, or damaged at its beginning") from error
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise ValueError(f"expected 1 to {MOST_PIXELS} pixels, received more: {error}") from error
+    in_python = any(part[0] in Image.DECODERS for part in image.tile)  # Rare variants, a microsecond a sample.
+    check_size(image.height, image.width, MOST_PIXELS >> 5 if in_python else MOST_PIXELS)
+    check_depth(image)
+    image.verify()  # The check sums of PNG, which decoding would not look at.
+    image = Image.open(io.BytesIO(content), formats=KINDS)
+    if image.format == "PNG" and "transparency" in image.info:
+        image.info["transparency"] = scaled(image.info["transparency"], image.mode, content[24])
+    return ImageOps.exif_transpose(image)
+
+
+def check_size(height: int, width: int, most: int) -> None:
+    """Raises a ValueError for an image without pixels or with too many."""
+    if not 1 <= height * width <= most:
+        raise ValueError(f"expected 1 to {most} pixels, received {height} x {width}")
+
+
+def check_depth(image: Any) -> None:
+    """Raises a ValueError where Pillow does not tell what is white: floats, TIFF of 12 or 32 bits or inverted."""
+    tags = getattr(image, "tag_v2", None)
+    plain_tiff = image.mode.startswith("I;16") and tags and (tags.get(258), tags.get(262)) == ((16,), 1)
+    if image.mode == "F" or (tags and image.mode.startswith("I") and not plain_tiff):
+        raise ValueError("expected 8 or 16 bits a channel, from black to white")
+
+
+def scaled(key: Any, mode: str, depth: int) -> Any:
+    """The transparent colour of a PNG at the depth of its pixels; Pillow may leave it at that of the file."""
+    if mode == "RGB":
+        return tuple(value >> (depth - 8) for value in key)
+    highest = 2**depth - 1
+    return key * 255 // highest if mode in ("1", "L") and key <= highest else key
 
 
 def brightness(pixels: np.ndarray) -> np.ndarray:
@@ -256,245 +331,57 @@ def brightness(pixels: np.ndarray) -> np.ndarray:
     low, high = pixels.min(), pixels.max()
     if not (low >= -1e-6 and high <= largest + 1e-6):  # not (...): NaN is refused, too.
         raise ValueError(f"Expected {pixels.dtype} pixels from 0 to {largest}. Received: from {low} to {high}")
-    return pixels.astype("float64") / largest
-
-
-def grey_and_alpha(samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Grey by Rec. 601, and opacity, of samples (H, W, C) from 0 to 1: grey, grey + alpha, RGB or RGBA."""
-    C = samples.shape[-1]
-    grey = samples[..., 0] if C < 3 else samples[..., :3] @ np.array([0.299, 0.587, 0.114])
-    return grey, samples[..., -1] if C in (2, 4) else np.ones_like(grey)
+    return np.divide(pixels, largest, dtype="float64")
 
 
 def resized(image: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
     """`image` (H, W) at `size` (M, N)."""
-    rows, columns = (resampling(old, new) for old, new in zip(image.shape, size))
-    return rows @ image @ columns.T
+    for resampled in (shrunk, grown):  # Growing last: no step makes more pixels than the image or the result has.
+        for new in size:
+            image = resampled(image, new).T
+    return image
 
 
-def resampling(old: int, new: int) -> np.ndarray:
-    """Weights (new, old) of one axis: each new pixel from the old ones."""
-    pixel = np.arange(old)
+def shrunk(image: np.ndarray, new: int) -> np.ndarray:
+    """The means of `new` equal stretches of rows, which may end within a row; no more rows than before."""
+    old = len(image)
+    if new >= old:
+        return image
+    first, cut = np.divmod(np.arange(new) * old, new)
+    before = image[first] * (cut / new)[:, np.newaxis]  # What of its first row belongs to the stretch before.
+    sums = np.stack([rows.sum(axis=0, dtype="float64") for rows in np.split(image, first[1:])]) - before
+    sums[:-1] += before[1:]
+    return sums * (new / old)
+
+
+def grown(image: np.ndarray, new: int) -> np.ndarray:
+    """`new` rows, each between the two nearest; no fewer than before."""
+    old = len(image)
     if new <= old:
-        edges = (np.arange(new + 1) * (old / new))[:, np.newaxis]
-        overlap = np.minimum(edges[1:], pixel + 1) - np.maximum(edges[:-1], pixel)
-        return np.clip(overlap, 0, None) * (new / old)
+        return image
     centres = np.clip((np.arange(new) + 0.5) * (old / new) - 0.5, 0, old - 1)
-    return np.clip(1 - np.abs(centres[:, np.newaxis] - pixel), 0, None)
-
-
-def netpbm_samples(content: bytes) -> np.ndarray:
-    """Samples (H, W, 1 or 3) from 0 to 1 of a binary PGM or PPM file."""
-    header = re.match(rb"P([56])" + 3 * rb"(?:\s|#[^\n]*\n)+(\d{1,9})" + rb"\s", content)
-    if header is None:
-        raise ValueError("damaged PGM or PPM header")
-    width, height, largest = (int(number) for number in header.groups()[1:])
-    channels = 1 if header[1] == b"5" else 3
-    check_size(height, width)
-    if not 1 <= largest <= 65535:
-        raise ValueError(f"damaged PGM or PPM header: pixels up to {largest}")
-    dtype = np.dtype(">u2" if largest > 255 else "u1")
-    count = height * width * channels
-    if len(content) < header.end() + count * dtype.itemsize:
-        raise ValueError("truncated")
-    samples = np.frombuffer(content, dtype, count, header.end()).reshape(height, width, channels)
-    return np.minimum(samples / largest, 1.0)
-
-
-def npy_pixels(content: bytes) -> np.ndarray:
-    """The array (H, W) of a .npy file."""
-    try:
-        pixels = np.load(io.BytesIO(content), allow_pickle=False)
-    except Exception as error:  # Damaged headers raise all kinds of errors, from Python's tokenizer on.
-        raise ValueError(f"damaged .npy: {error}") from error
-    if pixels.ndim != 2:
-        raise ValueError(f"expected an array of two axes, received shape {pixels.shape}")
-    return pixels
-
-
-def pillow_image(content: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """Grey pixels and opacity of any kind of image that Pillow knows."""
-    try:
-        from PIL import Image, ImageOps
-    except ImportError as error:
-        raise ValueError(
-            "this kind of image needs Pillow: pip install pillow; PNG that is not interlaced, binary PGM and PPM "
-            "and .npy are read without"
-        ) from error
-    try:
-        image = ImageOps.exif_transpose(Image.open(io.BytesIO(content)))
-        if image.mode.startswith("I;16"):  # `convert` would clip 16-bit grey at 255.
-            return grey_and_alpha(np.asarray(image)[..., np.newaxis] / 65535)
-        if image.mode in ("I", "F"):
-            raise ValueError("expected 8 or 16 bits a channel")
-        return grey_and_alpha(np.asarray(image.convert("RGBA")) / 255)
-    except Exception as error:  # Its decoders raise all kinds of errors on damaged files.
-        raise ValueError(f"Pillow cannot read it: {error}") from error
-
-
-def check_size(height: int, width: int) -> None:
-    """Raises a ValueError for an image without pixels or with too many."""
-    if not 1 <= height * width <= MOST_PIXELS:
-        raise ValueError(f"expected 1 to {MOST_PIXELS} pixels, received {height} x {width}")
-
-
-# PNG ------------------------------------------------------------------------------------------------------------
-
-
-class PngHeader(NamedTuple):
-    """The IHDR chunk."""
-
-    width: int
-    height: int
-    depth: int
-    colour: int
-    compression: int
-    filtering: int
-    interlace: int
-
-    @property
-    def channels(self) -> int:
-        return {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[self.colour]
-
-
-PNG_DEPTHS = {0: (1, 2, 4, 8, 16), 2: (8, 16), 3: (1, 2, 4, 8), 4: (8, 16), 6: (8, 16)}
-
-
-def png_image(content: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """Grey pixels and opacity of a PNG file; an interlaced one is left to Pillow."""
-    chunks = png_chunks(content)
-    header = png_header(chunks)
-    if header.interlace:
-        return pillow_image(content)
-    row_bits = header.width * header.channels * header.depth
-    lines = inflated(chunks.get(b"IDAT", b""), header.height, 1 + (row_bits + 7) // 8)
-    rows = unfiltered(lines, max(header.channels * header.depth // 8, 1))
-    samples = unpacked(rows, header.depth)[:, : header.width * header.channels]
-    samples = samples.reshape(header.height, header.width, header.channels)
-    if header.colour == 3:
-        return grey_and_alpha(palette(chunks)[samples[..., 0]] / 255)
-    grey, alpha = grey_and_alpha(samples / (2**header.depth - 1))
-    if b"tRNS" in chunks and header.colour in (0, 2):  # One colour stands for "transparent".
-        if len(chunks[b"tRNS"]) != 2 * header.channels:
-            raise ValueError("damaged PNG: transparent colour")
-        alpha = (samples != np.frombuffer(chunks[b"tRNS"], ">u2")).any(axis=-1).astype("float64")
-    return grey, alpha
-
-
-def png_chunks(content: bytes) -> dict[bytes, bytes]:
-    """The chunks by name, up to the end mark; those of one name are joined, as the pixels need."""
-    chunks: dict[bytes, bytearray] = {}
-    position, name = 8, b""
-    while name != b"IEND":
-        if len(content) < position + 12:
-            raise ValueError("truncated PNG")
-        length, name = struct.unpack_from(">I4s", content, position)
-        data = content[position + 8 : position + 8 + length]
-        position += 12 + length
-        if len(content) < position:
-            raise ValueError("truncated PNG")
-        if zlib.crc32(name + data) != struct.unpack_from(">I", content, position - 4)[0]:
-            raise ValueError(f"damaged PNG: check sum of {name!r}")
-        chunks.setdefault(name, bytearray()).extend(data)
-    return {name: bytes(data) for name, data in chunks.items()}
-
-
-def png_header(chunks: dict[bytes, bytes]) -> PngHeader:
-    """The header, or a ValueError if it cannot be that of a PNG file."""
-    if len(chunks.get(b"IHDR", b"")) != 13:
-        raise ValueError("damaged PNG: no header")
-    header = PngHeader(*struct.unpack(">IIBBBBB", chunks[b"IHDR"]))
-    if header.depth not in PNG_DEPTHS.get(header.colour, ()) or header.compression or header.filtering:
-        raise ValueError(f"damaged PNG: {header}")
-    check_size(header.height, header.width)
-    return header
-
-
-def inflated(data: bytes, height: int, line_bytes: int) -> np.ndarray:
-    """The scanlines (height, line_bytes), never more, whatever `data` would swell to."""
-    try:
-        lines = zlib.decompressobj().decompress(data, height * line_bytes)
-    except zlib.error as error:
-        raise ValueError(f"damaged PNG: {error}") from error
-    if len(lines) < height * line_bytes:
-        raise ValueError("damaged PNG: too few pixels")
-    return np.frombuffer(lines, np.uint8).reshape(height, line_bytes)
-
-
-def unfiltered(lines: np.ndarray, step: int) -> np.ndarray:
-    """Scanlines (H, 1 + bytes) freed of the filter that the first byte of each names.
-
-    Args:
-        lines: uint8, as inflated.
-        step: How many bytes back the pixel before begins.
-    """
-    rows = lines[:, 1:].copy()
-    above = np.zeros_like(rows[0])
-    for kind, row in zip(lines[:, 0], rows):
-        if kind == 1:
-            row[:] = np.cumsum(row.reshape(-1, step), axis=0, dtype=np.uint8).ravel()
-        elif kind == 2:
-            row += above
-        elif kind in (3, 4):
-            restore = averaged if kind == 3 else paeth
-            row[:] = np.frombuffer(restore(bytes(row), bytes(above), step), np.uint8)
-        elif kind != 0:
-            raise ValueError(f"damaged PNG: filter {kind}")
-        above = row
-    return rows
-
-
-def averaged(row: bytes, above: bytes, step: int) -> bytearray:
-    """The row whose filter took the mean of left and above away."""
-    out = bytearray(step) + row
-    for i, up in enumerate(above):
-        out[i + step] = (out[i + step] + (out[i] + up) // 2) & 255
-    return out[step:]
-
-
-def paeth(row: bytes, above: bytes, step: int) -> bytearray:
-    """The row whose filter took left, up or corner away, whichever is nearest to left + up - corner."""
-    out = bytearray(step) + row
-    for i, (up, corner) in enumerate(zip(above, bytes(step) + above)):
-        left = out[i]
-        to_left, to_up, to_corner = abs(up - corner), abs(left - corner), abs(left + up - 2 * corner)
-        nearest = left if to_left <= to_up and to_left <= to_corner else up if to_up <= to_corner else corner
-        out[i + step] = (out[i + step] + nearest) & 255
-    return out[step:]
-
-
-def unpacked(rows: np.ndarray, depth: int) -> np.ndarray:
-    """Samples (H, samples) of rows of bytes (H, bytes), `depth` bits each."""
-    if depth == 16:
-        return rows.view(">u2")
-    if depth == 8:
-        return rows
-    bits = np.unpackbits(rows, axis=1).reshape(len(rows), -1, depth)
-    return bits @ (1 << np.arange(depth)[::-1])
-
-
-def palette(chunks: dict[bytes, bytes]) -> np.ndarray:
-    """(256, 4) colours, RGBA from 0 to 255; black where the file's palette is shorter."""
-    colours = np.frombuffer(chunks.get(b"PLTE", b""), np.uint8)
-    opacity = np.frombuffer(chunks.get(b"tRNS", b""), np.uint8)
-    if not 1 <= len(colours) // 3 <= 256 or len(colours) % 3 or len(opacity) > 256:
-        raise ValueError("damaged PNG: palette")
-    table = np.zeros((256, 4))
-    table[:, 3] = 255
-    table[: len(colours) // 3, :3] = colours.reshape(-1, 3)
-    table[: len(opacity), 3] = opacity
-    return table
+    return np.clip(1 - np.abs(centres[:, np.newaxis] - np.arange(old)), 0, None) @ image
 
 
 # Files and the command line -------------------------------------------------------------------------------------
 
 
 def read(path: str | os.PathLike[str]) -> bytes:
-    """What the file holds, or a FileError that names it."""
+    """What the file holds, or a FileError that names it. Devices and pipes, which may never end, are not opened."""
+    path = os.fspath(path)
     try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise FileError(f"Expected a file that can be read. Received: {path} ({error.strerror})") from error
+        found = os.stat(path)
+        if stat.S_ISDIR(found.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not stat.S_ISREG(found.st_mode):
+            raise ValueError("a device, a pipe or a socket")
+        if found.st_size > MOST_BYTES:
+            raise ValueError(f"{found.st_size} bytes; at most {MOST_BYTES} are read")
+        with open(path, "rb") as file:
+            return file.read(found.st_size)  # Some files of the system are 0 bytes long and never end.
+    except (OSError, ValueError) as error:  # ValueError: a path of characters that no file can have, too.
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise FileError(f"Expected a file that can be read. Received: {path} ({reason})") from error
 
 
 def report(classifier: Classifier, path: str, invert: bool, repeat: int) -> dict[str, Any]:
@@ -519,9 +406,9 @@ def line(result: dict[str, Any]) -> str:
 
 
 def positive(text: str) -> int:
-    """A whole number >= 1 of the command line."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"Expected a whole number >= 1. Received: {text}")
+    """A whole number >= 1 of the command line, of at most six digits."""
+    if not text.isdecimal() or len(text) > 6 or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"Expected a whole number >= 1 and < 1000000. Received: {text}")
     return int(text)
 
 
@@ -529,7 +416,7 @@ def main(arguments: list[str] | None = None) -> int:
     """The command line; 0, or 2 if a file could not be used. The other images are classified all the same."""
     parser = argparse.ArgumentParser(description="Classifies images with a TFLite file of keras_bilinear.")
     parser.add_argument("model", help="the .tflite file")
-    parser.add_argument("images", nargs="+", metavar="image", help=".png, .pgm, .ppm, .npy; others through Pillow")
+    parser.add_argument("images", nargs="+", metavar="image", help=f"{', '.join(KINDS)} or .npy")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     parser.add_argument("--invert", action="store_true", help="the images are dark on light, as ink on paper")
     parser.add_argument("--repeat", type=positive, default=10, metavar="N", help="runs to time, default 10")
@@ -538,7 +425,7 @@ def main(arguments: list[str] | None = None) -> int:
     failed = False
     try:
         classifier = Classifier(options.model, options.threads)
-    except FileError as error:
+    except ValueError as error:
         parser.error(str(error))
     for path in options.images:
         try:
@@ -555,6 +442,7 @@ if __name__ == "__main__":
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # Labels in any language, on any terminal.
+    warnings.filterwarnings("ignore", "Image size")  # Pillow's bound is wider than ours, which refuses.
     try:
         sys.exit(main())
     except BrokenPipeError:  # As in `| head`: nobody reads on.
