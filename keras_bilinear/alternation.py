@@ -287,7 +287,7 @@ class AlternatingModel(AlternatingTraining, keras.Model):
         outputs: Output of the graph.
 
     Raises:
-        ValueError: if no layer of the graph is a `BilinearDense`.
+        ValueError: if no layer of the graph is a `BilinearDense`, or for other arguments: a dtype is its layers'.
 
     Example:
         >>> image = keras.Input((28, 28, 1))
@@ -297,6 +297,8 @@ class AlternatingModel(AlternatingTraining, keras.Model):
     """
 
     def __init__(self, inputs: Any, outputs: Any, name: str | None = None, **kwargs: Any):
+        if set(kwargs) - {"trainable"}:  # which Keras takes and ignores
+            raise ValueError(f"Expected `inputs`, `outputs`, `name` and `trainable`. Received: {sorted(kwargs)}")
         super().__init__(inputs=inputs, outputs=outputs, name=name, **kwargs)
         layers = bilinear_layers(self)
         if not layers:

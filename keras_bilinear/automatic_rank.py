@@ -45,6 +45,9 @@ class AutomaticRank(keras.callbacks.Callback):
         >>> model.ranks()
     """
 
+    warns = True
+    """Whether a fit that is not certified is told by a warning too, and not by `converged` and `reason` alone."""
+
     def __init__(self, gap: float = 1e-3):
         super().__init__()
         self.gap = non_negative("gap", gap)
@@ -84,7 +87,7 @@ class AutomaticRank(keras.callbacks.Callback):
         grow(self.model, self.certificate.ratios > 1 + WORTH_A_RANK)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        if not self.converged and not self.model.stop_training:
+        if self.warns and not self.converged and not self.model.stop_training:
             full = bool(np.any(self.model.ranks() == self.model.rank))
             advice = f"a `rank` above {self.model.rank}, which some classes have used up" if full else "more epochs"
             warnings.warn(

@@ -1,16 +1,22 @@
 """A fitted linear model as a bilinear one: fewer numbers, nearly the same predictions."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import keras
 import numpy as np
+from keras import ops
 
 from keras_bilinear.arguments import finite, positive_integer
-from keras_bilinear.conversion import from_dense, the_dense_layer
+from keras_bilinear.conversion import checked_size, nearest
+from keras_bilinear.data import class_indices
 from keras_bilinear.export import tflite_content
 from keras_bilinear.inference_graph import inference_graph
+from keras_bilinear.linear_sources import LinearSource, gives_logits, source_of
 from keras_bilinear.models import BilinearRegression
+
+BATCH = 4096
+"""Images classified at once, so that it needs little memory."""
 
 
 def compress(
@@ -28,7 +34,8 @@ def compress(
 
     Args:
         model: A built `Dense` layer on flattened images, a Keras model whose only layer with weights is one, or a
-            fitted `LogisticRegression` of scikit-learn on flattened images.
+            fitted linear classifier of scikit-learn with `predict_proba`, such as `LogisticRegression`, on
+            flattened images. Random images prove that it gives z = W x + bias of the pixels x, or the soft-max.
         rank: L of the result.
         input_shape: (M, N) of the images. May be left out where a Keras model says it, or for square images.
         tolerance: In place of `rank`: the least L that changes every W_k by at most this fraction of its norm.
@@ -39,8 +46,8 @@ def compress(
         A `BilinearSoftmaxRegression`, or a `BilinearLogisticRegression` for two classes of one score.
 
     Raises:
-        ValueError: if not exactly one of `rank` and `tolerance` is given, the model is of another kind, or the
-            shape of the images is not that of its weights.
+        ValueError: if not exactly one of `rank` and `tolerance` is given, the model is of another kind or not what
+            its weights say, or the shape of the images is not that of its weights.
 
     Example:
         >>> small = compress(LogisticRegression().fit(x.reshape(len(x), -1), y), rank=4)
@@ -49,34 +56,20 @@ def compress(
     """
     if (rank is None) == (tolerance is None):
         raise ValueError(f"Expected either `rank` or `tolerance`. Received: rank={rank}, tolerance={tolerance}")
-    dense = as_dense(model)
-    layer = the_dense_layer(dense)
-    M, N = image_size(dense, layer.kernel.shape[0], input_shape)
+    source = source_of(model)
+    M, N = checked_size(source, image_size(source) if input_shape is None else input_shape)
     if tolerance is not None:
-        rank = least_rank(np.asarray(layer.kernel.value).T.reshape(-1, M, N), tolerance)
-    return from_dense(dense, positive_integer("rank", rank), (M, N), alpha, penalty)
+        rank = least_rank(source.kernel.T.reshape(-1, M, N), tolerance)
+    return nearest(source, positive_integer("rank", rank), (M, N), alpha, penalty)
 
 
-def as_dense(model: Any) -> Any:
-    """`model` itself, or a `Dense` layer with the coefficients of scikit-learn's."""
-    if not hasattr(model, "coef_"):
-        return model
-    coefficients, intercept = np.atleast_2d(model.coef_), np.atleast_1d(model.intercept_)
-    dense = keras.layers.Dense(len(coefficients), use_bias=bool(np.any(intercept)))
-    dense.build((None, coefficients.shape[1]))
-    dense.set_weights([coefficients.T, intercept] if dense.use_bias else [coefficients.T])
-    return dense
-
-
-def image_size(dense: Any, pixels: int, input_shape: tuple[int, int] | None) -> tuple[int, int]:
-    """(M, N) as given, as the model has it, or square."""
-    if input_shape is not None:
-        return tuple(input_shape)[:2]  # type: ignore[return-value]
-    shape = tuple(getattr(dense, "input_shape", ())[1:]) if isinstance(dense, keras.Model) else ()
+def image_size(source: LinearSource) -> tuple[int, int]:
+    """(M, N) as the model has it, or square."""
+    pixels = len(source.kernel)
     side = round(pixels**0.5)
-    if len(shape) < 2 and side * side != pixels:
+    if source.size is None and side * side != pixels:
         raise ValueError(f"Expected `input_shape`, the (M, N) of images of {pixels} pixels. Received: none")
-    return (shape[0], shape[1]) if len(shape) >= 2 else (side, side)
+    return source.size or (side, side)
 
 
 def least_rank(W: np.ndarray, tolerance: float) -> int:
@@ -108,27 +101,54 @@ class CompressionReport:
 
 
 def compression_report(before: Any, after: BilinearRegression, x: Any, y: Any) -> CompressionReport:
-    """What was lost and won, on held-out images.
+    """What was lost and won, on held-out images: both models are measured as they are.
 
     Args:
         before: What was given to `compress`.
         after: What it gave, fitted further or not.
         x: Images (T, M, N).
-        y: Labels, as for `fit`; for scikit-learn's models they must be 0..K-1.
+        y: Labels, as for `fit`; for a model of scikit-learn its own labels, of any kind.
+
+    Raises:
+        ValueError: for images or labels that the models do not know, or models of different classes or images.
     """
-    batch = after.checked(x, y)
-    full = from_dense(as_dense(before), min(after.image_size), after.image_size)
-    scores = [accuracy(model, batch.x, batch.y) for model in (full, after)]
+    if not isinstance(after, BilinearRegression) or not after.built:
+        raise ValueError(f"Expected what `compress` has given. Received: after={type(after).__name__}")
+    source = source_of(before)
+    if source.kernel.shape[1] != after.units:
+        raise ValueError(f"Expected models of {source.kernel.shape[1]} scores each. Received: {after.units} after")
+    checked_size(source, after.image_size)
+    threshold = 0.0 if gives_logits(source, after.image_size) else 0.5
+    batch = after.checked(x, class_numbers(y, source.classes))
+    truth = class_indices(batch.y, after.units)
+    found = predicted(source.outputs, batch.x, threshold), predicted(probabilities_of(after), batch.x, 0.5)
+    full = nearest(source, min(after.image_size), after.image_size, alpha=0.0, penalty="product")
     graphs = (inference_graph(full, "merged"), inference_graph(after))
     return CompressionReport(
-        accuracy=(scores[0], scores[1]),
+        accuracy=(float(np.mean(found[0] == truth)), float(np.mean(found[1] == truth))),
         parameters=(graphs[0].parameters, graphs[1].parameters),
         bytes=(len(tflite_content(graphs[0])), len(tflite_content(graphs[1]))),
     )
 
 
-def accuracy(model: BilinearRegression, x: np.ndarray, y: np.ndarray) -> float:
-    """Fraction of the images that get their class."""
-    if not model.compiled:
-        model.compile()
-    return float(model.evaluate(x, y, verbose=0, return_dict=True)["accuracy"])
+def class_numbers(y: Any, labels: list[Any] | None) -> Any:
+    """`y` as numbers of `labels`; one-hot rows, and any `y` where there are no labels, stay as they are."""
+    given = np.asarray(y)
+    if labels is None or (given.ndim == 2 and given.shape[1] > 1):
+        return y
+    number = {label: k for k, label in enumerate(labels)}
+    unknown = [label for label in given.reshape(-1).tolist() if label not in number]
+    if unknown:
+        raise ValueError(f"Expected labels `y` of the model, {labels[:10]}. Received: {unknown[:5]}")
+    return np.array([number[label] for label in given.reshape(-1).tolist()])
+
+
+def probabilities_of(model: BilinearRegression) -> Callable[[np.ndarray], np.ndarray]:
+    """What `model` gives for images, as an array."""
+    return lambda images: ops.convert_to_numpy(model(images))
+
+
+def predicted(outputs: Callable[[np.ndarray], np.ndarray], x: np.ndarray, threshold: float) -> np.ndarray:
+    """The class of each image, (T,): that of the largest output, or whether the only one is above `threshold`."""
+    z = np.concatenate([outputs(x[first : first + BATCH]) for first in range(0, len(x), BATCH)])
+    return z[:, 0] > threshold if z.shape[1] == 1 else z.argmax(axis=1)

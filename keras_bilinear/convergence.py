@@ -39,6 +39,8 @@ class BlockConvergence(keras.callbacks.Callback):
     """
 
     passes_turns = True
+    warns = True
+    """Whether a fit that has not converged is told by a warning too, and not by `converged` and `reason` alone."""
 
     def __init__(self, rtol: float = 1e-5, block_rtol: float = 1e-2, gap: float | None = None):
         super().__init__()
@@ -96,6 +98,8 @@ class BlockConvergence(keras.callbacks.Callback):
             return
         if self.model.schedule.ranks_are_growing:
             return  # `AutomaticRank` warns
+        if not self.warns:
+            return
         warnings.warn(
             f"The fit has not converged: the epochs ran out before a sweep improved J by less than {self.rtol:g} "
             "of it. Give `fit` more epochs, or a larger `rtol`.",

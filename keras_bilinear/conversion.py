@@ -6,8 +6,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_bilinear.arguments import positive_integer
+from keras_bilinear.arguments import image_shape, positive_integer
 from keras_bilinear.bilinear_math import truncated_factors
+from keras_bilinear.linear_sources import LinearSource, gives_logits, keras_source
 from keras_bilinear.models import (
     BilinearLogisticRegression,
     BilinearRegression,
@@ -52,7 +53,8 @@ def from_dense(
     approximation in the Frobenius norm below that.
 
     Args:
-        dense: A built `Dense` layer with K units, or a model whose only layer with weights is one.
+        dense: A built `Dense` layer with K units, or a model whose only layer with weights is one and that gives
+            z = W x + bias of the pixels x, or the probabilities of z. Random images are the proof of it.
         rank: L of the result.
         input_shape: (M, N) or (M, N, 1) of the images, row by row in the dense kernel's input.
         alpha: Weight of the penalty in the result, for further training.
@@ -63,52 +65,43 @@ def from_dense(
 
     Raises:
         ValueError: if there is not exactly one `Dense` layer with weights, its kernel has not M N rows, it holds
-            NaN or infinity, or its activation is neither linear nor the one of the result.
+            NaN or infinity, or what the model gives for random images is not what its kernel says.
     """
-    layer = the_dense_layer(dense)
-    kernel, *bias = (ops.convert_to_numpy(weight.value) for weight in layer.weights)
-    M, N = input_shape[:2]
-    MN, K = kernel.shape
-    if MN != M * N:
+    return nearest(keras_source(dense), rank, input_shape, alpha, penalty)
+
+
+def nearest(source: LinearSource, rank: int, input_shape: Any, alpha: float, penalty: str) -> BilinearRegression:
+    """The bilinear model of rank L closest to `source`, which is proven to be what its weights say."""
+    M, N = checked_size(source, input_shape)
+    rank = positive_integer("rank", rank)
+    gives_logits(source, (M, N))
+    K = source.kernel.shape[1]
+    settings: dict[str, Any] = {
+        "rank": rank,
+        "alpha": alpha,
+        "penalty": penalty,
+        "use_bias": source.bias is not None,
+        "input_shape": input_shape,
+    }
+    model = BilinearLogisticRegression(**settings) if K == 1 else BilinearSoftmaxRegression(K, **settings)
+    W = ops.convert_to_tensor(source.kernel.T.reshape(K, M, N))
+    model.head.assign_factors(*truncated_factors(W, rank))
+    if source.bias is not None:
+        model.head.bias.assign(source.bias)
+    return model
+
+
+def checked_size(source: LinearSource, input_shape: Any) -> tuple[int, int]:
+    """(M, N) of `input_shape`, or a ValueError if it does not fit the source, or that is not finite."""
+    M, N = image_shape("input_shape", input_shape)[:2]
+    kernel = source.kernel
+    if len(kernel) != M * N:
         raise ValueError(
             f"Expected a kernel with M N = {M} x {N} = {M * N} rows, one for each pixel of `input_shape`. "
             f"Received: a kernel of shape {kernel.shape}"
         )
-    if not all(np.isfinite(weight).all() for weight in (kernel, *bias)):
-        raise ValueError("Expected a dense layer with finite weights. Received: NaN or infinity")
-    expected = "sigmoid" if K == 1 else "softmax"
-    if layer.activation.__name__ not in ("linear", expected):
-        raise ValueError(f"Expected a {expected} or linear activation. Received: {layer.activation.__name__}")
-    settings: dict[str, Any] = {
-        "rank": positive_integer("rank", rank),
-        "alpha": alpha,
-        "penalty": penalty,
-        "use_bias": bool(bias),
-        "input_shape": tuple(input_shape),
-    }
-    model = BilinearLogisticRegression(**settings) if K == 1 else BilinearSoftmaxRegression(K, **settings)
-    W = ops.convert_to_tensor(kernel.T.reshape(K, M, N))
-    model.head.assign_factors(*truncated_factors(W, rank))
-    if bias:
-        model.head.bias.assign(bias[0])
-    return model
-
-
-def the_dense_layer(dense: keras.Model | keras.layers.Dense) -> keras.layers.Dense:
-    """The one `Dense` layer that holds all the weights, or a ValueError that says what was received."""
-    parts = getattr(dense, "layers", [dense])
-    layers = [layer for layer in parts if getattr(layer, "weights", None)]
-    passive = (
-        keras.layers.InputLayer,
-        keras.layers.Flatten,
-        keras.layers.Reshape,
-        keras.layers.Dropout,
-        keras.layers.Dense,
-    )
-    others = [type(layer).__name__ for layer in parts if not isinstance(layer, passive)]
-    if others and layers:
-        raise ValueError(f"Expected Flatten or Reshape and Dense layers only. Received: {', '.join(others)}")
-    if len(layers) != 1 or not isinstance(layers[0], keras.layers.Dense):
-        names = ", ".join(type(layer).__name__ for layer in layers) or "no layer with weights"
-        raise ValueError(f"Expected one built Dense layer, alone or in a model. Received: {names}")
-    return layers[0]
+    if source.size not in (None, (M, N)):
+        raise ValueError(f"Expected `input_shape` to be that of the model, {source.size}. Received: {(M, N)}")
+    if not all(np.isfinite(weight).all() for weight in (kernel, source.bias) if weight is not None):
+        raise ValueError("Expected a linear model with finite weights in float32. Received: NaN or infinity")
+    return M, N

@@ -123,17 +123,15 @@ class BilinearClassifier(ClassifierMixin, BaseEstimator):
         self.model_ = self._new_model()
         # Only the solver is a graph, one for all fits: a graph of the step around it would be traced for each.
         self.model_.compile(jit_compile=False, run_eagerly=True)
-        with warnings.catch_warnings():
-            # It names the arguments of Keras.
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            self.model_.fit(
-                rows.reshape(-1, *self.image_shape_),
-                classes,
-                sample_weight=weight,
-                epochs=max_iter,
-                callbacks=[stop],
-                verbose=self.verbose,
-            )
+        stop.warns = False  # in the words of Keras' arguments
+        self.model_.fit(
+            rows.reshape(-1, *self.image_shape_),
+            classes,
+            sample_weight=weight,
+            epochs=max_iter,
+            callbacks=[stop],
+            verbose=self.verbose,
+        )
         self.n_iter_ = int(self.model_.schedule.sweep.value)
         if not stop.converged:
             goal = "left J certified to be within" if automatic else "improved J by no more than"
@@ -234,7 +232,7 @@ def image_shape(declared: Any, given: tuple[int, int] | None, pixels: int) -> tu
     if declared is None:
         side = math.isqrt(pixels)
         return given or ((side, side) if side**2 == pixels else (1, pixels))
-    if np.shape(declared) != (2,):
+    if not isinstance(declared, list | tuple | np.ndarray) or len(declared) != 2:
         raise ValueError(f"Expected `image_shape` to be (M, N). Received: image_shape={declared!r}")
     M, N = (positive_integer("image_shape", size) for size in declared)
     if given not in (None, (M, N)) or pixels != M * N:

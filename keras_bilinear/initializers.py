@@ -5,6 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_bilinear.arguments import optional_seed
 from keras_bilinear.bilinear_math import Tensor
 
 
@@ -19,13 +20,16 @@ class OrthogonalizedUniform(keras.initializers.Initializer):
     Args:
         seed: Integer for reproducible factors; None draws one.
 
+    Raises:
+        ValueError: if `seed` is neither an integer of 64 bits nor None.
+
     Example:
         >>> B = OrthogonalizedUniform(seed=1)((2, 28, 10))   # (L, N, K)
     """
 
     def __init__(self, seed: int | None = None):
-        self._uniform = keras.initializers.RandomUniform(-1.0, 1.0, seed=seed)
-        self.seed = seed
+        self.seed = optional_seed(seed)
+        self._uniform = keras.initializers.RandomUniform(-1.0, 1.0, seed=self.seed)
 
     def __call__(self, shape: tuple[int, int, int], dtype: str | None = None) -> Tensor:
         """Draws B of shape (L, N, K).

@@ -9,12 +9,13 @@ import tensorflow as tf
 from keras import ops
 
 from keras_bilinear import bilinear_math as bm
-from keras_bilinear.arguments import non_negative, positive_integer
+from keras_bilinear.arguments import boolean, plain_text, positive_integer
 from keras_bilinear.bilinear_math import Tensor
 from keras_bilinear.initializers import OrthogonalizedUniform
 from keras_bilinear.penalties import Penalty
 
 LARGEST_COLOUR_AXIS = 4
+PRECISIONS = {"float16", "bfloat16", "float32", "float64"}
 
 
 @keras.saving.register_keras_serializable(package="keras_bilinear")
@@ -42,7 +43,8 @@ class BilinearDense(keras.layers.Layer):
         (..., K).
 
     Raises:
-        ValueError: if units or rank is not an integer >= 1, or the input is not a batch of matrices.
+        ValueError: if units or rank is not an integer >= 1, use_bias is no truth value, the dtype is not one of
+            floating numbers, or the input is not a batch of matrices.
 
     Example:
         >>> layer = keras_bilinear.BilinearDense(10, rank=3)
@@ -61,11 +63,12 @@ class BilinearDense(keras.layers.Layer):
         factor_penalty: Penalty | None = None,
         **kwargs: Any,
     ):
-        super().__init__(**kwargs)
+        super().__init__(**{**kwargs, "name": plain_text(kwargs.get("name"))})
+        expect_floating(self.dtype_policy)
         self.units = positive_integer("units", units)
         self.rank = positive_integer("rank", rank)
         self.activation = keras.activations.get(activation)
-        self.use_bias = use_bias
+        self.use_bias = boolean("use_bias", use_bias)
         self.left_initializer = keras.initializers.get(left_initializer)
         self.right_initializer = keras.initializers.get(
             OrthogonalizedUniform() if right_initializer is None else right_initializer
@@ -150,7 +153,7 @@ class BilinearDense(keras.layers.Layer):
     def alpha(self, value: float) -> None:
         if self.factor_penalty is None:
             raise ValueError("Expected a layer with a `factor_penalty`; this one has none, so it has no alpha.")
-        self.factor_penalty.alpha = non_negative("alpha", value)
+        self.factor_penalty.alpha = value
         if self.built:
             self._alpha.assign(self.factor_penalty.alpha)
 
@@ -216,6 +219,16 @@ class BilinearDense(keras.layers.Layer):
         if isinstance(penalty, dict):
             config = {**config, "factor_penalty": keras.saving.deserialize_keras_object(penalty)}
         return cls(**config)
+
+
+def expect_floating(policy: keras.DTypePolicy) -> None:
+    """Raises a ValueError unless numbers are kept and computed as floating ones, and not quantised."""
+    quantized = getattr(policy, "quantization_mode", None)
+    if quantized or not {policy.variable_dtype, policy.compute_dtype} <= PRECISIONS:
+        raise ValueError(
+            "Expected `dtype` to be a type or policy of floating numbers, such as 'float32' or 'mixed_float16'; "
+            f"an exported file may be quantised, by `export_tflite`. Received: dtype={policy.name!r}"
+        )
 
 
 def bilinear_layers(model: keras.Model) -> list[BilinearDense]:

@@ -45,12 +45,13 @@ class BilinearRegression(ImageRegression):
             )
         self.rank = MOST_RANKS if self.rank_is_automatic else positive_integer("rank", rank)
         self.penalty_name = penalty
-        self.seed = seed
+        initializer = OrthogonalizedUniform(seed)
+        self.seed = initializer.seed
         self.head = BilinearDense(
-            units,
+            self.units,
             self.rank,
-            use_bias=use_bias,
-            right_initializer=OrthogonalizedUniform(seed),
+            use_bias=self.use_bias,
+            right_initializer=initializer,
             factor_penalty=penalties.get(penalty, alpha),
             name="bilinear",
             dtype=self.dtype_policy,
@@ -208,8 +209,8 @@ class LinearBaseline(ImageRegression):
         super().__init__(units, alpha, use_bias, input_shape, name, dtype)
         self.ridge = penalties.Ridge(alpha)
         self.head = keras.layers.Dense(
-            units,
-            use_bias=use_bias,
+            self.units,
+            use_bias=self.use_bias,
             kernel_initializer="zeros",
             kernel_regularizer=self.ridge,
             name="linear",

@@ -147,12 +147,14 @@ def regularization_path(
             f"Expected a BilinearSoftmaxRegression or BilinearLogisticRegression. Received: {type(model).__name__}"
         )
     for name, values in (("alphas", alphas), ("ranks", ranks)):
-        if np.ndim(values) != 1:
+        if not isinstance(values, list | tuple | range) and getattr(values, "ndim", 0) != 1:
             raise ValueError(f"Expected `{name}` to be a list of numbers. Received: {values!r}")
     falling = sorted({non_negative("alphas", alpha) for alpha in alphas}, reverse=True)
     rising = sorted({positive_integer("ranks", rank) for rank in ranks})
     if not falling or not rising:
         raise ValueError(f"Expected at least one alpha and one rank. Received: alphas={alphas}, ranks={ranks}")
+    rtol, max_sweeps = non_negative("rtol", rtol), positive_integer("max_sweeps", max_sweeps)
+    folds = None if folds is None else positive_integer("folds", folds)
     if folds is not None and validation_data is not None:
         raise ValueError("Expected either `validation_data` or `folds`. Received: both")
     if validation_data is not None and not has_parts(validation_data):
@@ -162,7 +164,7 @@ def regularization_path(
         )
     template = resized(model, rising[-1], falling[0])
     train = template.checked(x, y)
-    if folds is not None and not 2 <= positive_integer("folds", folds) <= len(train.x):
+    if folds is not None and not 2 <= folds <= len(train.x):
         raise ValueError(f"Expected `folds` from 2 to the number of images, {len(train.x)}. Received: {folds}")
     if folds is None and validation_data is None:
         train, held_out = train_validation_split(train, validation_split)
@@ -172,9 +174,7 @@ def regularization_path(
     warn_of_scale(train.x)
     rounds = 1 + (folds or 0)
     progress = keras.utils.Progbar(len(falling) * len(rising) * rounds, verbose=verbose, unit_name="fit")
-    grid = Grid(
-        template, falling, rising, non_negative("rtol", rtol), positive_integer("max_sweeps", max_sweeps), progress
-    )
+    grid = Grid(template, falling, rising, rtol, max_sweeps, progress)
     fits = list(grid.fits(train))
     measured = accuracies(fits, held_out) if folds is None else cross_validated(grid, train, folds)
     warn_of_unfinished(fits, rtol, max_sweeps)

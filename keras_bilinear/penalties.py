@@ -23,17 +23,26 @@ class Penalty:
     R depends on the class alone, so its methods are class methods and one compiled solver serves every alpha.
 
     Args:
-        alpha: Weight of the penalty in J = V + alpha R, finite and >= 0.
+        alpha: Weight of the penalty in J = V + alpha R, >= 0 and within float32.
 
     Raises:
-        ValueError: if alpha is negative, not finite or not a number.
+        ValueError: if alpha is negative, not within float32 or not a number.
     """
 
     entry_cost = 0.0
     """dR/d eta where a rank enters as a = sqrt(eta) u, b = sqrt(eta) v with |u| = |v| = 1, beside no other rank."""
 
     def __init__(self, alpha: float):
-        self.alpha = non_negative("alpha", alpha)
+        self.alpha = alpha
+
+    @property
+    def alpha(self) -> float:
+        """Weight of the penalty."""
+        return self._alpha
+
+    @alpha.setter
+    def alpha(self, value: float) -> None:
+        self._alpha = non_negative("alpha", value)
 
     @staticmethod
     def coupling(B: Tensor) -> Tensor:

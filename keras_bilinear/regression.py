@@ -10,7 +10,7 @@ from keras import ops
 
 from keras_bilinear import bilinear_math as bm
 from keras_bilinear.alternation import AlternatingTraining, check_from_logits
-from keras_bilinear.arguments import non_negative, positive_integer
+from keras_bilinear.arguments import boolean, image_shape, non_negative, plain_text, positive_integer
 from keras_bilinear.bilinear_math import Tensor
 from keras_bilinear.certificate import Certificate, certificate
 from keras_bilinear.data import (
@@ -27,7 +27,7 @@ from keras_bilinear.data import (
 )
 from keras_bilinear.descent import Samples, Solution
 from keras_bilinear.fit_options import Forms, checked_numbers, checked_options
-from keras_bilinear.layers import as_matrices, matrix_shape, shape_of
+from keras_bilinear.layers import as_matrices, expect_floating, matrix_shape, shape_of
 from keras_bilinear.losses import (
     Accuracy,
     CrossEntropy,
@@ -51,10 +51,11 @@ class ImageRegression(AlternatingTraining, keras.Model):
     image_size: tuple[int, int]
 
     def __init__(self, units: int, alpha: float, use_bias: bool, input_shape: Any, name: str | None, dtype: Any):
-        super().__init__(name=name, dtype=dtype)
+        super().__init__(name=plain_text(name), dtype=dtype)
+        expect_floating(self.dtype_policy)
         self.units = positive_integer("units", units)
-        self.use_bias = bool(use_bias)
-        self.declared_shape = None if input_shape is None else tuple(input_shape)
+        self.use_bias = boolean("use_bias", use_bias)
+        self.declared_shape = None if input_shape is None else image_shape("input_shape", input_shape)
         non_negative("alpha", alpha)
         self.jit_solver = False
         self._jit_choice: bool | str = "auto"
@@ -64,7 +65,7 @@ class ImageRegression(AlternatingTraining, keras.Model):
         self._compiled_parts_built = False
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
-        size = matrix_shape(input_shape)
+        size = size_of_images(input_shape)
         if self.built and size != self.image_size:
             raise ValueError(
                 f"Expected images of {self.image_size}, as built. Received: input of shape {input_shape}"
@@ -101,7 +102,7 @@ class ImageRegression(AlternatingTraining, keras.Model):
         return self.head(X)
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        matrix_shape(input_shape)
+        size_of_images(input_shape)
         return (input_shape[0], self.units)
 
     # Two regimes ----------------------------------------------------------------------------------------------
@@ -468,3 +469,11 @@ def repeated(batch: tuple[Tensor, ...]) -> tf.data.Dataset:
     plain.autotune.enabled = False
     plain.experimental_optimization.apply_default_optimizations = False
     return tf.data.Dataset.from_tensors(batch).repeat().with_options(plain)
+
+
+def size_of_images(shape: tuple[int | None, ...]) -> tuple[int, int]:
+    """(M, N) of images (T, M, N) or (T, M, N, 1), or a ValueError that says what was received."""
+    size = matrix_shape(shape)
+    if len(shape) > 4 or (len(shape) == 4 and shape[-1] != 1):
+        raise ValueError(f"Expected images (T, M, N) or (T, M, N, 1). Received: input of shape {tuple(shape)}")
+    return size

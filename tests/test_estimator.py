@@ -3,6 +3,9 @@
 import pickle
 import subprocess
 import sys
+import threading
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import keras
 import numpy as np
@@ -17,6 +20,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import keras_bilinear as kb
 from keras_bilinear.callbacks import ConvergenceWarning
 from keras_bilinear.estimator import BATCH, image_shape
+from keras_bilinear.regression import ImageRegression
 
 EXPECTED_FAILURES = {
     "check_sample_weight_equivalence_on_dense_data": (
@@ -156,6 +160,11 @@ def test_shape_of_an_image(declared, given, pixels, expected):
         ({"image_shape": (4, 16)}, r"Expected images of image_shape=\(4, 16\).*images of \(8, 8\)"),
         ({"image_shape": (8, 9)}, "72 pixels"),
         ({"image_shape": 8}, r"`image_shape` to be \(M, N\)"),
+        ({"image_shape": (4, 8, 2)}, r"`image_shape` to be \(M, N\)"),
+        ({"image_shape": [[8], [4, 4]]}, "`image_shape` to be an integer"),
+        ({"image_shape": "88"}, r"`image_shape` to be \(M, N\)"),
+        ({"image_shape": (8.0, 8.0)}, "`image_shape` to be an integer"),
+        ({"use_bias": "False"}, "`use_bias` to be True or False"),
         ({"image_shape": (8, -8)}, "`image_shape` to be an integer"),
         ({"rank": 0}, "`rank`"),
         ({"alpha": -1.0}, "`alpha`"),
@@ -206,6 +215,38 @@ def test_a_fit_that_has_not_converged_says_which_settings_to_raise(three):
     with pytest.warns(ConvergenceWarning, match="max_iter=1 .*tol=0"):
         estimator = kb.BilinearClassifier(tol=0, max_iter=1).fit(x, y)
     assert estimator.n_iter_ == 1
+
+
+def test_fits_that_overlap_in_threads_leave_the_filters_of_warnings_alone(three, monkeypatch):
+    """The first to begin is the first to end: of filters that each fit put back, those of the second would stay."""
+    x, y = three
+    first, second, ended = threading.Event(), threading.Event(), threading.Event()
+    filters, fit = list(warnings.filters), ImageRegression.fit
+
+    def overlapping(model, *args, **options):
+        binary = model.units == 1
+        assert binary or first.wait(60)
+        (first if binary else second).set()
+        assert (second if binary else ended).wait(60)
+        assert warnings.filters == filters
+        return fit(model, *args, **options)
+
+    monkeypatch.setattr(ImageRegression, "fit", overlapping)
+    with ThreadPoolExecutor() as pool:
+        binary, other = (pool.submit(kb.BilinearClassifier().fit, x[y < K], y[y < K]) for K in (2, 3))
+        assert binary.result(120).score(x[y < 2], y[y < 2]) > 0.9
+        ended.set()
+        assert other.result(120).score(x, y) > 0.9
+    assert warnings.filters == filters
+
+
+@pytest.mark.parametrize("options", [{}, {"rank": "auto", "penalty": "sum", "alpha": 0.01}])
+def test_a_fit_warns_once_and_in_its_own_words(three, options):
+    with pytest.warns(ConvergenceWarning) as warned:
+        kb.BilinearClassifier(max_iter=1, tol=1e-9, **options).fit(*three)
+    messages = [str(warning.message) for warning in warned if warning.category is ConvergenceWarning]
+    assert len(messages) == 1
+    assert "max_iter=1" in messages[0]
 
 
 def test_grid_search_over_rank_and_alpha_and_the_best_model_is_exported(three, tmp_path):
