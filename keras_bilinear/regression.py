@@ -24,7 +24,7 @@ from keras_bilinear.data import (
     warn_of_scale,
 )
 from keras_bilinear.descent import Samples, Solution
-from keras_bilinear.layers import matrix_shape
+from keras_bilinear.layers import matrix_shape, refuse_quantized
 from keras_bilinear.losses import Accuracy, CrossEntropy, is_plain_cross_entropy, targets, the_only_loss
 from keras_bilinear.optimizers import BlockLineSearch
 
@@ -200,6 +200,7 @@ class ImageRegression(AlternatingTraining, keras.Model):
 
     def checked(self, x: Any, y: Any, sample_weight: Any = None, class_weight: Any = None) -> Batch:
         """The data as arrays this model can train on; builds the model if it is not built yet."""
+        refuse_quantized(self)
         size = self.image_size if self.built else None
         batch = checked_batch(x, y, self.units, sample_weight, class_weight, size, self.solver_dtype)
         self.build_for(batch)
@@ -378,9 +379,10 @@ class ImageRegression(AlternatingTraining, keras.Model):
         return {self.head.name: self.weight_matrices()}
 
     def expect_built(self) -> None:
-        """Raises a ValueError if the model has no weights yet."""
+        """Raises a ValueError if the model has no weights yet, or weights that mean something else to Keras."""
         if not self.built:
             raise ValueError("Expected a model with weights: fit it, or give it an `input_shape`.")
+        refuse_quantized(self)
 
     def get_config(self) -> dict[str, Any]:
         return {
