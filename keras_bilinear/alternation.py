@@ -12,7 +12,7 @@ from keras_bilinear import bilinear_math as bm
 from keras_bilinear.bilinear_math import Tensor
 from keras_bilinear.blocks import block_names
 from keras_bilinear.fit_options import checked_options
-from keras_bilinear.layers import bilinear_layers, named_layers
+from keras_bilinear.layers import SMALL_FILES, bilinear_layers, named_layers
 from keras_bilinear.optimizers import BlockLineSearch, inner_optimizer
 from keras_bilinear.progress import Progress, tell
 from keras_bilinear.record import FitRecord
@@ -125,6 +125,17 @@ class AlternatingTraining(Host):
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
         self.compile(**keras.saving.deserialize_keras_object(config))
+
+    def quantize(self, *args: Any, **kwargs: Any) -> None:
+        """Not for these models: `export_tflite` writes files of whole numbers.
+
+        Raises:
+            ValueError: always, before anything is changed.
+        """
+        raise ValueError(
+            f"Expected a {type(self).__name__} to keep floating-point weights; {SMALL_FILES}. Received: a call of "
+            "`quantize`"
+        )
 
     def fit(self, *args: Any, **kwargs: Any) -> keras.callbacks.History:
         """As `keras.Model.fit`. Without a callback that decides when a block is done, each epoch ends one.

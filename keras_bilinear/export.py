@@ -4,7 +4,7 @@ import math
 import os
 import threading
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_bilinear import litert
+from keras_bilinear import litert, metadata
 from keras_bilinear.arguments import positive_integer
-from keras_bilinear.inference_graph import SIGNATURE, ImageModel, InferenceGraph, inference_graph
+from keras_bilinear.inference_graph import SIGNATURE, ImageModel, InferenceGraph, check_batch, inference_graph
 from keras_bilinear.quantization import (
     FLOAT_WEIGHTS,
     ConversionError,
@@ -148,8 +148,9 @@ def export_tflite(
     graph = inference_graph(model, layout, output, input_scale, lowered_for_integers(quantize))
     check_fitted(model)
     images = checked_representative_data(representative_data, graph, quantize, input_scale)
-    facts = facts_of(graph, quantize, input_scale, images, labels)
+    facts = metadata.facts_of(graph.units, quantize, input_scale, images, labels)
     batch = None if batch_size is None else positive_integer("batch_size", batch_size)
+    check_batch(batch or 1, graph.image_shape)
     held_out = None if validation_data is None else checked_data(model, *x_and_y(validation_data))
     target = checked_target(path)
     if target.exists() and not target.is_file():
@@ -157,7 +158,7 @@ def export_tflite(
         raise ValueError(f"Expected `path` to be a file. Received: path={str(path)!r}, {kind}")
     content = tflite_content(graph, batch, quantize, io, images)
     if facts:
-        content = litert.with_metadata(content, facts)
+        content = metadata.sealed(content, facts)
     proof = None if held_out is None else verified(content, Path(path), model, *held_out)
     # Biases, the tensors with one axis, are few and always precise.
     float_parameters = sum(
@@ -215,52 +216,6 @@ def x_and_y(validation_data: Any) -> tuple[Any, ...]:
         kind = f"{len(validation_data)} parts" if isinstance(validation_data, tuple | list) else "no tuple"
         raise ValueError(f"Expected `validation_data` to be (x, y) or (x,), arrays. Received: {kind}")
     return tuple(validation_data)
-
-
-def facts_of(
-    graph: InferenceGraph,
-    quantize: str | None,
-    input_scale: float | None,
-    images: np.ndarray | None,
-    labels: Sequence[str] | None,
-) -> dict[str, Any]:
-    """What a reader of the file needs to know and cannot see: only what was said, so a plain file has none."""
-    facts: dict[str, Any] = {}
-    if quantize is not None:
-        facts["quantize"] = quantize
-    if input_scale is not None:
-        facts["input_scale"] = float(input_scale)
-    if images is not None or input_scale is not None:
-        facts["input_range"] = input_range(images, input_scale)
-    if labels is not None:
-        facts["labels"] = checked_names(labels, graph.units)
-    return facts
-
-
-def input_range(images: np.ndarray | None, input_scale: float | None) -> list[float]:
-    """The least and the largest pixel the file is meant for, black and white: not just those of some images.
-
-    Scaled pixels go from 0 to 1, or from -1 if some are negative; without a scale, so do those that fit.
-    """
-    white = 1.0 if input_scale is None else 1.0 / float(input_scale)
-    low, high = (0.0, white) if images is None else (float(images.min()), float(images.max()))
-    if input_scale is None:
-        return [0.0 if low >= 0 else min(-1.0, low), white if high <= white else high]
-    return [0.0 if low >= 0 else -white, white]
-
-
-def checked_names(labels: Sequence[str], units: int) -> list[str]:
-    """One name for each class, all different, or a ValueError."""
-    classes = max(units, 2)
-    names = list(labels) if isinstance(labels, Iterable) and not isinstance(labels, str) else []
-    if len(names) != classes or len(set(names)) != classes or not all(map(is_text, names)):
-        raise ValueError(f"Expected `labels` to be {classes} different names. Received: labels={labels!r}")
-    return [str(name) for name in names]
-
-
-def is_text(name: Any) -> bool:
-    """Whether it is a name that a file can hold: not empty, and no half of a character."""
-    return isinstance(name, str) and bool(name) and name.encode(errors="ignore").decode() == name
 
 
 def check_fitted(model: ImageModel) -> None:

@@ -16,6 +16,7 @@ from keras_bilinear.penalties import Penalty
 
 LARGEST_COLOUR_AXIS = 4
 PRECISIONS = {"float16", "bfloat16", "float32", "float64"}
+SMALL_FILES = '`export_tflite(model, path, quantize="int8")` writes a small file of whole numbers'
 
 
 @keras.saving.register_keras_serializable(package="keras_bilinear")
@@ -175,6 +176,14 @@ class BilinearDense(keras.layers.Layer):
             self.add_loss(ops.cast(self.penalty(), keras.config.floatx()))
         return self.activation(self.logits(X))
 
+    def quantize(self, *args: Any, **kwargs: Any) -> None:
+        """Bilinear layers stay in floating point: Keras warns with this message, and goes on to other layers.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError(f"A BilinearDense layer stays in floating point under `quantize`; {SMALL_FILES}.")
+
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         matrix_shape(input_shape)
         return (*input_shape[: -3 if has_channel(input_shape) else -2], self.units)
@@ -246,6 +255,21 @@ def named_layers(model: keras.Model) -> dict[str, BilinearDense]:
             name, number = f"{layer.name}_{number}", number + 1
         named[name] = layer
     return named
+
+
+def refuse_quantized(model: keras.Model) -> None:
+    """Raises a ValueError if Keras' `quantize` has changed a layer of the model, however deep, or LoRA its `head`.
+
+    Known by their variables: codes in whole numbers of 8 bits, or for float8 records of the largest values.
+    """
+    codes = (v for v in model.variables if v.dtype in ("int8", "uint8") or v.name.endswith("amax_history"))
+    found = [f"{variable.path}, quantised by Keras" for variable in codes]
+    if getattr(getattr(model, "head", None), "lora_enabled", False):
+        found.append("weights under LoRA")
+    if model.quantization_mode is not None:
+        found.append(f"the dtype policy {model.dtype_policy.name}")
+    if found:
+        raise ValueError(f"Expected floating-point weights as fitted; {SMALL_FILES}. Received: {found[0]}")
 
 
 def parameter_count(model: keras.Model) -> int:

@@ -46,12 +46,22 @@ def float32_copy(
 
     copy = rebuilt(network)
     for old, new in pairs:
+        check_weights(old, new)
         new.set_weights(old.get_weights())
         if hasattr(new, "finalize_state"):  # what preprocessing layers derive from their weights
             new.finalize_state()
     if pairs:
         check_copy(network, copy)
     return copy
+
+
+def check_weights(layer: keras.layers.Layer, copy: keras.layers.Layer) -> None:
+    """Raises a ValueError if a layer has weights that are not in its config, such as LoRA on an inner layer."""
+    if [weight.shape for weight in layer.weights] != [weight.shape for weight in copy.weights]:
+        raise ValueError(
+            "Expected layers that their config and weights describe, to compute them in float32. Received: layer "
+            f"{layer.name!r}, which its config would give other weights, in a network of another precision"
+        )
 
 
 def check_copy(network: keras.Model, copy: keras.Model) -> None:

@@ -27,7 +27,7 @@ from keras_bilinear.data import (
 )
 from keras_bilinear.descent import Samples, Solution
 from keras_bilinear.fit_options import Forms, checked_numbers, checked_options
-from keras_bilinear.layers import as_matrices, expect_floating, matrix_shape, shape_of
+from keras_bilinear.layers import as_matrices, expect_floating, matrix_shape, refuse_quantized, shape_of
 from keras_bilinear.losses import (
     Accuracy,
     CrossEntropy,
@@ -248,6 +248,7 @@ class ImageRegression(AlternatingTraining, keras.Model):
 
     def check(self, x: Any, y: Any, sample_weight: Any = None, class_weight: Any = None, size: Any = None) -> Batch:
         """The data as arrays this model can train on; changes nothing."""
+        refuse_quantized(self)
         size = self.forms.size if size is None else size
         return checked_batch(x, y, self.units, sample_weight, class_weight, size, self.solver_dtype)
 
@@ -446,9 +447,10 @@ class ImageRegression(AlternatingTraining, keras.Model):
         return {self.head.name: self.weight_matrices()}
 
     def expect_built(self) -> None:
-        """Raises a ValueError if the model has no weights yet."""
+        """Raises a ValueError if the model has no weights yet, or weights that mean something else to Keras."""
         if not self.built:
             raise ValueError("Expected a model with weights: fit it, or give it an `input_shape`.")
+        refuse_quantized(self)
 
     def get_config(self) -> dict[str, Any]:
         return {

@@ -1,5 +1,6 @@
 """Proof that a TFLite file computes what its model computes, on the real LiteRT interpreter."""
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -12,8 +13,9 @@ from keras import ops
 from keras_bilinear import bilinear_math as bm
 from keras_bilinear.arguments import positive
 from keras_bilinear.data import checked_labels, class_indices
-from keras_bilinear.inference_graph import OUTPUTS, SIGNATURE, ImageModel, check_model
-from keras_bilinear.litert import metadata, operators, runtime, stored_weights
+from keras_bilinear.inference_graph import OUTPUTS, SIGNATURE, ImageModel, check_batch, check_model
+from keras_bilinear.litert import check_structure, operators, runtime, stored_weights
+from keras_bilinear.metadata import check_span, checked_facts
 from keras_bilinear.networks import computes_in_float32, float32_copy, image_shape, units
 from keras_bilinear.quantization import QUANTIZE, images_of
 from keras_bilinear.regression import ImageRegression
@@ -148,18 +150,40 @@ def verified(
     input_scale: float | None = None,
 ) -> VerificationReport:
     """The report on what a file holds, or a VerificationError for the first thing that is wrong."""
-    output = checked_output(content, model)
-    facts = metadata(content)
-    quantize, scale = facts.get("quantize"), input_scale or facts.get("input_scale", 1.0)
-    check_weights(content, quantize)
+    with blamed_on_the_file():
+        facts = checked_facts(content, units_of(model))
+        check_structure(content)
+        output = checked_output(content, model)
+        quantize, scale = facts.get("quantize"), input_scale or facts.get("input_scale", 1.0)
+        check_weights(content, quantize)
+        check_span(X, facts, input_scale)
     expected = keras_scores(model, X * np.float32(scale), output)
     accuracy = None if labels is None else float(np.mean(class_scores(expected, output).argmax(axis=1) == labels))
     reports = []
     for kernels in ("default", "reference"):
-        report = compared(kernels, file_scores(loaded(content, kernels), X), expected, output, labels)
+        with blamed_on_the_file():
+            scores = file_scores(loaded(content, kernels), X)
+        report = compared(kernels, scores, expected, output, labels)
         check_gates(report, GATES[quantize], expected, accuracy)
         reports.append(report)
     return VerificationReport(path, quantize, output, len(X), accuracy, *reports)
+
+
+@contextlib.contextmanager
+def blamed_on_the_file() -> Iterator[None]:
+    """A VerificationError in place of what is raised within."""
+    try:
+        yield
+    except VerificationError:
+        raise
+    except (ValueError, RuntimeError, IndexError, MemoryError) as error:
+        # LiteRT's own messages say nothing of what was expected.
+        own = (
+            str(error)
+            if str(error).startswith("Expected ")
+            else f"Expected a file that LiteRT runs. Received: {error}"
+        )
+        raise VerificationError(own) from error
 
 
 def checked_output(content: bytes, model: ImageModel) -> str:
@@ -175,14 +199,25 @@ def checked_output(content: bytes, model: ImageModel) -> str:
     if output is None:
         raise VerificationError(f"Expected a signature as one of {list(named.values())}. Received: {signatures}")
     image, scores = interpreter.get_input_details()[0], interpreter.get_output_details()[0]
-    received = (*image["shape_signature"][1:], *scores["shape_signature"][1:])
-    if received != (*shape_of(model), units_of(model)):
-        size = " x ".join(map(str, shape_of(model)))
-        raise VerificationError(
-            f"Expected images of {size} and {units_of(model)} outputs, those of the model. Received: "
-            f"images {image['shape_signature']}, outputs {scores['shape_signature']}"
-        )
+    check_shapes(image, scores, shape_of(model), units_of(model))
+    for tensor in (image, scores):
+        scale = tensor["quantization"][0]
+        if not np.issubdtype(tensor["dtype"], np.floating) and not 0 < scale < np.inf:
+            raise VerificationError(f"Expected a scale > 0 for {tensor['name']!r}. Received: {scale}")
     return output
+
+
+def check_shapes(image: dict[str, Any], scores: dict[str, Any], size: tuple[int, ...], K: int) -> None:
+    """Raises a VerificationError unless any images of the model go in, and K scores for each come out."""
+    for shape in ("shape_signature", "shape"):
+        received = (*image[shape][1:], *scores[shape][1:])
+        if received != (*size, K) or image[shape][0] != scores[shape][0]:
+            wanted = " x ".join(map(str, size))
+            raise VerificationError(
+                f"Expected images of {wanted} and {K} outputs, those of the model. Received: "
+                f"images {image[shape]}, outputs {scores[shape]}"
+            )
+    check_batch(int(image["shape"][0]), size)
 
 
 def check_weights(content: bytes, quantize: str | None) -> None:

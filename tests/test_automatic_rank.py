@@ -8,7 +8,8 @@ import keras_bilinear as kb
 from keras_bilinear.automatic_rank import grow
 from keras_bilinear.callbacks import AutomaticRank, BlockConvergence, ConvergenceWarning
 from keras_bilinear.export import export_tflite
-from keras_bilinear.inference_graph import in_use, inference_graph
+from keras_bilinear.inference_graph import inference_graph
+from keras_bilinear.lowerings import in_use
 from tests.event_files import read as read_events
 from tests.files import oracle, random_images, random_model, run
 

@@ -10,8 +10,9 @@ from ai_edge_litert.interpreter import Interpreter
 
 import keras_bilinear as kb
 from keras_bilinear import litert, quantization, verification
-from keras_bilinear.export import export_tflite, input_range
+from keras_bilinear.export import export_tflite
 from keras_bilinear.inference_graph import inference_graph
+from keras_bilinear.metadata import input_range
 from keras_bilinear.verification import VerificationError, verify_tflite
 from tests.files import oracle, random_images, random_model, run
 
