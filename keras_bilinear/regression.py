@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras import ops
 
 from keras_bilinear import bilinear_math as bm
-from keras_bilinear.alternation import AlternatingTraining, check_from_logits
+from keras_bilinear.alternation import AlternatingTraining
 from keras_bilinear.arguments import non_negative, positive_integer
 from keras_bilinear.bilinear_math import Tensor
 from keras_bilinear.certificate import Certificate, certificate
@@ -25,8 +25,16 @@ from keras_bilinear.data import (
 )
 from keras_bilinear.descent import Samples, Solution
 from keras_bilinear.layers import matrix_shape
-from keras_bilinear.losses import Accuracy, CrossEntropy, is_plain_cross_entropy, targets, the_only_loss
+from keras_bilinear.losses import (
+    Accuracy,
+    CrossEntropy,
+    check_from_logits,
+    is_plain_cross_entropy,
+    targets,
+    the_only_loss,
+)
 from keras_bilinear.optimizers import BlockLineSearch
+from keras_bilinear.progress import NAMES_OF_J
 
 
 class ImageRegression(AlternatingTraining, keras.Model):
@@ -151,23 +159,22 @@ class ImageRegression(AlternatingTraining, keras.Model):
                 f"cross-entropy of the model's output, averaged, without label smoothing. Received: loss={loss!r}"
             )
 
-    def fit(self, *args: Any, **kwargs: Any) -> keras.callbacks.History:
-        """As `keras.Model.fit`; compiles with the defaults if `compile` was not called.
-
-        In the exact regime (`BlockLineSearch`) the whole of `x` is one batch, one step solves one block and one
-        epoch is one sweep over all blocks. With a Keras optimizer it is mini-batch training, where each epoch,
-        or a `BlockConvergence` callback, passes the turn to the next block.
-
-        Raises:
-            ValueError: for images, labels or weights the model cannot be trained on, for mini-batches in the
-                exact regime, and under a distribution strategy with several replicas.
-        """
-        if not self.compiled:
-            self.compile()
+    def _fit(self, options: dict[str, Any]) -> keras.callbacks.History:
+        self._compile_if_needed()
         try:
-            return super().fit(*args, **kwargs)
+            return super()._fit(options)
         finally:
             self.training_data, self.schedule.ranks_are_growing = None, False
+
+    def _compile_if_needed(self) -> None:
+        """Compiles with the defaults if `compile` was not called."""
+        if not self.compiled:
+            self.compile()
+
+    @property
+    def _must_move(self) -> list[keras.Variable]:
+        solved = self.is_exact and self.head.bias is not None
+        return [*self.factor_blocks, self.head.bias] if solved else self.factor_blocks
 
     def prepare(self, options: dict[str, Any]) -> dict[str, Any]:
         if options.get("class_weight") is not None:
@@ -266,11 +273,10 @@ class ImageRegression(AlternatingTraining, keras.Model):
         return_dict: bool = False,
     ) -> Any:
         """As in Keras; in the exact regime one call solves one block, and every call must bring the same data."""
-        if not self.compiled:
-            self.compile()
+        self._compile_if_needed()
         self.refuse_replicas()
-        batch = self.checked(x, y, sample_weight, class_weight)
         self.refuse_frozen()
+        batch = self.checked(x, y, sample_weight, class_weight)
         if self.is_exact:
             self.refuse_change(batch)
         return super().train_on_batch(*batch, return_dict=return_dict)
@@ -282,17 +288,22 @@ class ImageRegression(AlternatingTraining, keras.Model):
         batch_size: int | None = None,
         verbose: Any = "auto",
         sample_weight: Any = None,
-        *args: Any,
+        steps: int | None = None,
+        callbacks: Any = None,
+        return_dict: bool = False,
         **kwargs: Any,
     ) -> Any:
-        """As in Keras, with arrays checked as `fit` checks them."""
+        """As in Keras, with arrays checked as `fit` checks them; compiles with the defaults as `fit` does."""
         if is_array(x):
             x, y, sample_weight = self.checked(x, y, sample_weight)
-        return super().evaluate(x, y, batch_size, verbose, sample_weight, *args, **kwargs)
+        self._compile_if_needed()
+        return super().evaluate(x, y, batch_size, verbose, sample_weight, steps, callbacks, return_dict, **kwargs)
 
     def test_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False) -> Any:
-        """As in Keras, with the batch checked as `fit` checks it."""
-        return super().test_on_batch(*self.checked(x, y, sample_weight), return_dict=return_dict)
+        """As in Keras, with the batch checked as `fit` checks it; compiles with the defaults as `fit` does."""
+        batch = self.checked(x, y, sample_weight)
+        self._compile_if_needed()
+        return super().test_on_batch(*batch, return_dict=return_dict)
 
     def refuse_change(self, batch: Batch) -> None:
         """Raises a ValueError if this is not the batch of the previous call: J would rise from batch to batch."""
@@ -332,7 +343,7 @@ class ImageRegression(AlternatingTraining, keras.Model):
         return {
             **logs,
             "loss": solution.objective,
-            "objective": solution.objective,
+            **dict.fromkeys(NAMES_OF_J, solution.objective),
             "penalty": self.penalty(),
             "step_size": solution.step_size,
             "active_block": active,
