@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from keras_bilinear import callbacks, losses, penalties, plots
 from keras_bilinear._version import __version__
-from keras_bilinear.alternation import AlternatingModel
+from keras_bilinear.alternating_model import AlternatingModel
 from keras_bilinear.compression import compress, compression_report
 from keras_bilinear.conversion import from_dense, to_dense
 from keras_bilinear.export import export_saved_model, export_tflite

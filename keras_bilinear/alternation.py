@@ -1,6 +1,7 @@
 """The alternating `train_step` for mini-batches: the factors take turns, everything else always moves."""
 
 import inspect
+import math
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -9,12 +10,14 @@ import tensorflow as tf
 from keras import ops
 
 from keras_bilinear import bilinear_math as bm
+from keras_bilinear.arguments import positive_integer
 from keras_bilinear.bilinear_math import Tensor
+from keras_bilinear.block_updates import BlockUpdates, expect_block_updates, keep_apart
 from keras_bilinear.blocks import block_names
 from keras_bilinear.fit_options import checked_options
 from keras_bilinear.layers import SMALL_FILES, bilinear_layers, named_layers
 from keras_bilinear.optimizers import BlockLineSearch, inner_optimizer
-from keras_bilinear.progress import Progress, tell
+from keras_bilinear.progress import NAMES_OF_J, Progress, name_held_out_objective, tell, tell_that_less_is_better
 from keras_bilinear.record import FitRecord
 from keras_bilinear.report import ConvergenceReport, report_of
 from keras_bilinear.schedule import BlockSchedule
@@ -37,6 +40,7 @@ class AlternatingTraining(Host):
 
     schedule: BlockSchedule
     last_fit: FitRecord | None = None
+    _optimized: frozenset[int] | None = None  # the variables the optimizer was built for, by their ids
 
     def start_schedule(self, num_blocks: int) -> None:
         """Creates the saved state of the alternation."""
@@ -89,39 +93,22 @@ class AlternatingTraining(Host):
     def compile(self, optimizer: Any = "adam", loss: Any = None, **kwargs: Any) -> None:
         """As `keras.Model.compile`; refuses what the alternation cannot honour."""
         optimizer = keras.optimizers.get(optimizer)
-        if getattr(inner_optimizer(optimizer), "gradient_accumulation_steps", None):
-            raise ValueError(
-                "Expected an optimizer without `gradient_accumulation_steps`: accumulated gradients of blocks "
-                "that are not active would be lost."
-            )
-        if getattr(inner_optimizer(optimizer), "use_ema", False):
-            raise ValueError(
-                "Expected an optimizer without `use_ema`: averages would move blocks that are not active."
-            )
+        expect_block_updates(optimizer)
+        positive_integer("steps_per_execution", kwargs.get("steps_per_execution", 1))
         self.check_objective(optimizer, loss)
+        before = inner_optimizer(getattr(self, "optimizer", None))
         super().compile(optimizer=optimizer, loss=loss, **kwargs)
         self.has_loss_weights = kwargs.get("loss_weights") is not None
-        self.schedule.forget_steps()
+        if inner_optimizer(self.optimizer) is not before:
+            self.schedule.forget_steps()
+        self._optimized = None
         if self.built:
             # At once, so that `load_weights` finds the optimizer's slots.
             self.build_optimizer()
 
     def check_objective(self, optimizer: Any, loss: Any) -> None:
         """Raises a ValueError when loss and output contradict, or the optimizer cannot train this model."""
-        if isinstance(optimizer, BlockLineSearch):
-            raise ValueError(
-                "BlockLineSearch needs logits that are a bilinear function of the input images, with nothing "
-                "in between. Expected a BilinearSoftmaxRegression or BilinearLogisticRegression; compile this "
-                "model with a Keras optimizer such as 'adam'."
-            )
-        for output, its_loss in zip(self.outputs, losses_by_output(loss, self.output_names), strict=False):
-            for layer in self.layers:
-                activation = (
-                    "softmax" if isinstance(layer, keras.layers.Softmax) else getattr(layer, "activation", None)
-                )
-                name = getattr(activation, "__name__", activation)
-                if layer.output is output and isinstance(name, str):
-                    check_from_logits(its_loss, is_probability=name in ("softmax", "sigmoid"))
+        raise NotImplementedError
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
         self.compile(**keras.saving.deserialize_keras_object(config))
@@ -137,15 +124,45 @@ class AlternatingTraining(Host):
             "`quantize`"
         )
 
-    def fit(self, *args: Any, **kwargs: Any) -> keras.callbacks.History:
-        """As `keras.Model.fit`. Without a callback that decides when a block is done, each epoch ends one.
+    def fit(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        epochs: int = 1,
+        verbose: Any = "auto",
+        callbacks: Any = None,
+        validation_split: float = 0.0,
+        validation_data: Any = None,
+        shuffle: bool = True,
+        class_weight: Any = None,
+        sample_weight: Any = None,
+        initial_epoch: int = 0,
+        steps_per_epoch: int | None = None,
+        validation_steps: int | None = None,
+        validation_batch_size: int | None = None,
+        validation_freq: Any = 1,
+    ) -> keras.callbacks.History:
+        """As `keras.Model.fit`; regression models that were not compiled compile themselves with the defaults.
 
-        `verbose=1` shows a bar an epoch, `verbose=2` one line, both by `keras_bilinear.progress.Progress`.
+        In the exact regime (`BlockLineSearch`) the whole of `x` is one batch, one step solves one block and one
+        epoch is one sweep over all blocks. With a Keras optimizer it is mini-batch training, where each epoch,
+        or a `BlockConvergence` callback, passes the turn to the next block. `verbose=1` shows a bar an epoch,
+        `verbose=2` one line, both by `keras_bilinear.progress.Progress`.
+
+        Logs and history hold J as "objective" and as "J", alpha R as "penalty", "step_size", "active_block",
+        "grad_norm" and the metrics; J of held-out images as "val_loss", "val_objective" and "val_J". Callbacks that
+        monitor J by any of these names minimise it unless told otherwise.
+
+        Raises:
+            ValueError: for images, labels or weights the model cannot be trained on, for mini-batches in the exact
+                regime, for frozen blocks, and under a distribution strategy with several replicas.
         """
+        return self._fit({name: value for name, value in locals().items() if name != "self"})
+
+    def _fit(self, options: dict[str, Any]) -> keras.callbacks.History:
         self.refuse_replicas()
-        # By name, whether they were given by position or by name.
-        named = inspect.signature(keras.Model.fit).bind(self, *args, **kwargs).arguments
-        options = self.checked_options({name: value for name, value in named.items() if name != "self"})
+        options = self.checked_options(options)
         self.refuse_frozen()
         callbacks = self.with_turns(options.get("callbacks"))
         for callback in callbacks:
@@ -153,12 +170,29 @@ class AlternatingTraining(Host):
                 callback.check_fit(self, options)
         # Nothing has been built or changed up to here, and from here on nothing is refused.
         options = self.prepare(options)
+        if self.is_exact:
+            self._keep_sweeps_whole(options["steps_per_epoch"])
+        tell_that_less_is_better(callbacks)
         own_bar = any(isinstance(callback, keras.callbacks.ProgbarLogger) for callback in callbacks)
         if options.get("verbose", "auto") != 0 and not own_bar:
             callbacks.append(Progress())  # last, so that it shows what the others add to the logs
         with FitRecord(self, {**options, "callbacks": callbacks}) as record:
             # First: what the others do as they begin and end an epoch, or the fit, comes after it is noted.
-            return super().fit(**{**options, "callbacks": [record, *callbacks]})
+            first = [record, keras.callbacks.LambdaCallback(on_epoch_end=name_held_out_objective)]
+            return super().fit(**{**options, "callbacks": [*first, *callbacks]})
+
+    def train_on_batch(
+        self,
+        x: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        class_weight: Any = None,
+        return_dict: bool = False,
+    ) -> Any:
+        """As in Keras: one step of the active block; what passes the turn on is `schedule.close_epoch`."""
+        self.refuse_replicas()
+        self.refuse_frozen()
+        return super().train_on_batch(x, y, sample_weight, class_weight, return_dict)
 
     def convergence_report(self) -> ConvergenceReport:
         """What the last `fit` did, block by block, why it ended, and what to mend.
@@ -189,14 +223,48 @@ class AlternatingTraining(Host):
         """The options that Keras gets, from checked ones; models that know their data are built by it here."""
         return options
 
+    @property
+    def _must_move(self) -> list[keras.Variable]:
+        """What must not be frozen in training."""
+        return self.factor_blocks
+
     def refuse_frozen(self) -> None:
-        """Raises a ValueError if a factor is not trainable: its turn would come, and nothing would move."""
-        frozen = [factor.path for factor in self.factor_blocks if not factor.trainable] if self.built else []
+        """Raises a ValueError if a block is frozen, or if `trainable` was changed since the model was compiled.
+
+        A frozen block's turn would come, and nothing, or what shall not, would move.
+        """
+        trained = {id(variable) for variable in self.trainable_variables}
+        if self.built:
+            frozen = [variable.path for variable in self._must_move if id(variable) not in trained]
+        else:
+            layers = [layer for layer in (self, *self.layers) if layer is not self.schedule]
+            frozen = [layer.name for layer in layers if not layer.trainable]
         if frozen:
             raise ValueError(
-                "Expected every bilinear factor to be trainable; to train only the layers around them, use a "
-                f"plain keras.Model. Received: frozen {', '.join(frozen[:4])}"
+                "Expected every block to be trainable, and with BlockLineSearch the bias, which moves with all of "
+                "them; to train only the layers around bilinear factors, use a plain keras.Model. Received: "
+                f"frozen {', '.join(frozen[:4])}"
             )
+        if not self.is_exact and self._optimized not in (None, trained):
+            raise ValueError(
+                "Expected the variables to be trainable that were when the model was compiled. Received: others; "
+                "call `compile` after a change of `trainable`."
+            )
+
+    @property
+    def losses(self) -> list[Tensor]:
+        """As in Keras, and the penalty of frozen blocks, which Keras leaves out: it is a part of J."""
+        blocks = self.factor_blocks if self.built else []
+        trained = {id(variable) for variable in self.trainable_variables}
+        frozen = [block for block in blocks if block.regularizer is not None and id(block) not in trained]
+        return [*super().losses, *(block.regularizer(block) for block in frozen)]
+
+    def _keep_sweeps_whole(self, steps: int) -> None:
+        """Lets no group of steps that are executed together go beyond an epoch: the data have no end."""
+        group = math.gcd(self.steps_per_execution, steps)
+        if group < self.steps_per_execution:
+            self.steps_per_execution = group
+            self.train_function = self.test_function = self.predict_function = None
 
     def refuse_replicas(self) -> None:
         """Raises a ValueError under a strategy with several replicas, whose factors would drift apart."""
@@ -228,14 +296,16 @@ class AlternatingTraining(Host):
         blocks, others = self.factor_blocks, self.other_variables
         gradients = tape.gradient(scaled, blocks + others)
         active = self.schedule.active.value % len(blocks)
-        norm = self.update_active(active, loss, gradients[: len(blocks)], gradients[len(blocks) :])
+        updates = BlockUpdates(self.optimizer, self.schedule.block_steps, blocks, others)
+        norm, sound = updates.step(active, loss, gradients[: len(blocks)], gradients[len(blocks) :])
+        self.schedule.record(active, norm, steps=ops.cast(sound, "int32"))
         logs = self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
         # The mean over the running epoch, like every metric in the bar; Keras names the tracker "loss".
         mean_loss = self.schedule.observe(loss, ops.shape(keras.tree.flatten(y_pred)[0])[0])
         return {
             **logs,
             "loss": mean_loss,
-            "objective": mean_loss,
+            **dict.fromkeys(NAMES_OF_J, mean_loss),
             "penalty": self.penalty(),
             "step_size": ops.cast(inner_optimizer(self.optimizer).learning_rate, "float32"),
             "active_block": active,
@@ -244,99 +314,12 @@ class AlternatingTraining(Host):
 
     def build_optimizer(self) -> None:
         """Gives the optimizer all variables at once: built by the first block, it would know no other."""
-        if not self.optimizer.built:
-            with tf.init_scope():
-                self.optimizer.build(self.trainable_variables)
-
-    def update_active(
-        self, active: Tensor, loss: Tensor, block_gradients: list[Tensor], other_gradients: list[Tensor]
-    ) -> Tensor:
-        """Applies the optimizer to the active block and to all other variables; returns |block gradient|.
-
-        A loss or a gradient that is not finite updates nothing and counts for no step, so the last finite weights
-        stay; under mixed precision it lowers the scale of the loss.
-        """
-        optimizer, inner = self.optimizer, inner_optimizer(self.optimizer)
-        counts, total = self.schedule.block_steps, inner.iterations.value + 0
-        scale = optimizer.scale_loss(ops.ones_like(loss))
-        values = [loss, *(g for g in block_gradients + other_gradients if g is not None)]
-        sound = ops.all(ops.stack([ops.all(ops.isfinite(value)) for value in values]))
-
-        if optimizer is not inner:
-            # The loss scale counts a step, and may change, with the block: all else is scaled back here.
-            other_gradients = [None if g is None else ops.divide(g, scale) for g in other_gradients]
-
-        def turn(index: int) -> Tensor:
-            inner.iterations.assign(ops.cast(counts.value[index], inner.iterations.dtype))
-            optimizer.apply([block_gradients[index]], [self.factor_blocks[index]])
-            inner.iterations.assign(total)
-            if other_gradients:
-                inner.apply(other_gradients, self.other_variables)
-            inner.iterations.assign(total + 1)
-            return ops.cast(ops.norm(block_gradients[index]), scale.dtype) / scale
-
-        def stay() -> Tensor:
-            if optimizer is not inner:
-                # To a loss scaler a gradient that is not finite says that the scale is too large.
-                optimizer.apply([ops.full_like(self.factor_blocks[0], float("nan"))], self.factor_blocks[:1])
-            return ops.full_like(scale, float("nan"))
-
-        turns = [lambda index=index: turn(index) for index in range(len(block_gradients))]
-        norm = ops.switch(ops.where(sound, active, len(turns)), [*turns, stay])
-        self.schedule.record(active, norm, steps=ops.cast(sound, "int32"))
-        return norm
-
-
-@keras.saving.register_keras_serializable(package="keras_bilinear")
-class AlternatingModel(AlternatingTraining, keras.Model):
-    """A functional Keras model with `BilinearDense` layers whose factors take turns in training.
-
-    Every other variable, such as the kernels of a convolutional backbone, moves in every step.
-
-    Args:
-        inputs: Input of the graph, as for `keras.Model`.
-        outputs: Output of the graph.
-
-    Raises:
-        ValueError: if no layer of the graph is a `BilinearDense`, or for other arguments: a dtype is its layers'.
-
-    Example:
-        >>> image = keras.Input((28, 28, 1))
-        >>> maps = keras.layers.Conv2D(1, 5, activation="relu")(image)
-        >>> model = AlternatingModel(image, BilinearDense(10, rank=3, activation="softmax")(maps))
-        >>> model.compile("adam", "sparse_categorical_crossentropy")
-    """
-
-    def __init__(self, inputs: Any, outputs: Any, name: str | None = None, **kwargs: Any):
-        if set(kwargs) - {"trainable"}:  # which Keras takes and ignores
-            raise ValueError(f"Expected `inputs`, `outputs`, `name` and `trainable`. Received: {sorted(kwargs)}")
-        super().__init__(inputs=inputs, outputs=outputs, name=name, **kwargs)
-        layers = bilinear_layers(self)
-        if not layers:
-            raise ValueError("Expected a graph with at least one BilinearDense layer. Received: none")
-        self.start_schedule(num_blocks=sum(2 * layer.rank for layer in layers))
-
-
-def losses_by_output(loss: Any, outputs: list[str]) -> list[Any]:
-    """The loss of each output, from one for all, a list or tuple in their order, or a dict by their names."""
-    if isinstance(loss, dict):
-        return [loss.get(name) for name in outputs]
-    return list(loss) if isinstance(loss, list | tuple) else [loss] * len(outputs)
-
-
-def check_from_logits(loss: Any, is_probability: bool) -> None:
-    """Raises a ValueError when a cross-entropy reads the model's output as what it is not.
-
-    What a function of the user's own expects cannot be known, whatever its name.
-    """
-    loss = keras.losses.get(loss) if isinstance(loss, str) else loss
-    name = getattr(loss, "__name__", type(loss).__name__)
-    is_known = getattr(keras.losses, name, None) in (loss, type(loss)) or hasattr(loss, "from_logits")
-    if not is_known or "crossentropy" not in name.replace("_", "").lower():
-        return
-    from_logits = bool(getattr(loss, "from_logits", False))
-    if from_logits == is_probability:
-        raise ValueError(
-            f"Expected a loss with from_logits={not from_logits}: the model returns "
-            f"{'probabilities' if is_probability else 'logits'}. Received: {name} with from_logits={from_logits}"
-        )
+        if self._optimized is not None and self.optimizer.built:
+            return
+        variables = self.trainable_variables
+        with tf.init_scope():
+            if not self.optimizer.built:
+                self.optimizer.build(variables)
+            if not self.is_exact:
+                keep_apart(inner_optimizer(self.optimizer), variables, self.schedule.num_blocks)
+        self._optimized = frozenset(map(id, variables))

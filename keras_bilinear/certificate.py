@@ -95,15 +95,14 @@ def certificate(model: Any, x: Any, y: Any, sample_weight: Any = None) -> Certif
     Costs one product with the images for the logits, one for the gradient, and K thin SVDs of M x N matrices.
 
     Args:
-        model: One of the four models of this package, built.
+        model: One of the four models of this package; built here if it is not yet.
         x: Images (T, M, N), as for `fit`: the bound is about J on these.
         y: Labels, as for `fit`.
         sample_weight: Weights (T,), as for `fit`.
 
     Raises:
-        ValueError: as `fit` does, or if the model has no weights.
+        ValueError: as `fit` does.
     """
-    model.expect_built()
     return certified(model, *map(ops.convert_to_tensor, model.checked(x, y, sample_weight)))
 
 

@@ -67,13 +67,13 @@ class BlockConvergence(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self.model.schedule.close_epoch(self.block_rtol)
-        self._sweep = int(self.model.schedule.sweep.value)
+        self._sweep = int(self.model.schedule.sweep.numpy())
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         schedule = self.model.schedule
         if schedule.ranks_are_growing:
             return  # `AutomaticRank` ends this fit: that the present ranks have converged is no reason
-        if not float(schedule.samples.value) and int(schedule.sweep.value) == self._sweep:
+        if not float(schedule.samples.numpy()) and int(schedule.sweep.numpy()) == self._sweep:
             return  # no sweep ended in this epoch
         improvement = schedule.sweep_improvement(self.block_rtol)
         # A fit that still improves by more than `gap` is not within it.

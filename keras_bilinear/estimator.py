@@ -132,7 +132,7 @@ class BilinearClassifier(ClassifierMixin, BaseEstimator):
             callbacks=[stop],
             verbose=self.verbose,
         )
-        self.n_iter_ = int(self.model_.schedule.sweep.value)
+        self.n_iter_ = int(self.model_.schedule.sweep.numpy())
         if not stop.converged:
             goal = "left J certified to be within" if automatic else "improved J by no more than"
             warnings.warn(

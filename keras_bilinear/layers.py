@@ -34,7 +34,8 @@ class BilinearDense(keras.layers.Layer):
         left_initializer: For A, called once per rank with the whole shape (L, M, K).
         right_initializer: For B, called once per rank with the whole shape (L, N, K). The default is the
             paper's: uniform on [-1, 1], orthogonal along the ranks. With A = 0 each rank starts silent.
-        factor_penalty: A `keras_bilinear.penalties` object; adds alpha R(A, B) to the model's losses.
+        factor_penalty: A `keras_bilinear.penalties` object; adds alpha R(A, B) to the model's losses: once, however
+            often the layer is called, and as Keras has it not while all of its factors are frozen.
 
     Input:
         (..., M, N), or (..., M, N, 1) with one channel, of any numeric dtype. A 4-D input whose last axis is
@@ -106,6 +107,16 @@ class BilinearDense(keras.layers.Layer):
                 trainable=False,
                 autocast=False,
             )
+            self._attach_penalty()
+
+    def _attach_penalty(self) -> None:
+        """Makes the penalty a regularizer, which Keras reads once a variable, not once a call.
+
+        It ties all factors together, so one of them stands for all: one that is trained, for only these are read.
+        """
+        bearer = next((factor for factor in self.factor_blocks if factor.trainable), self.factor_blocks[0])
+        for factor in self.factor_blocks:
+            factor.regularizer = LayerPenalty(self) if factor is bearer else None
 
     def _factor(self, name: str, initializer: Any, length: int, rank: int) -> keras.Variable:
         """One rank's factor; the initializer sees all ranks, because they are orthogonalised together."""
@@ -147,8 +158,8 @@ class BilinearDense(keras.layers.Layer):
 
     @property
     def alpha(self) -> Tensor | None:
-        """The penalty's weight, a scalar variable once the layer is built; None without a penalty."""
-        return self._alpha.value if self.factor_penalty is not None else None
+        """The penalty's weight, a scalar once the layer is built; None without a penalty."""
+        return ops.copy(self._alpha.value) if self.factor_penalty is not None else None
 
     @alpha.setter
     def alpha(self, value: float) -> None:
@@ -160,9 +171,11 @@ class BilinearDense(keras.layers.Layer):
 
     def penalty(self) -> Tensor:
         """alpha R(A, B), scalar; zero without a penalty."""
+        dtype = keras.backend.result_type(self.variable_dtype, "float32")  # never in half precision
         if self.factor_penalty is None:
-            return ops.zeros((), dtype=self.variable_dtype)
-        return ops.cast(self.alpha, self.A.dtype) * self.factor_penalty.value(self.A, self.B)
+            return ops.zeros((), dtype=dtype)
+        A, B = ops.cast(self.A, dtype), ops.cast(self.B, dtype)
+        return ops.cast(self.alpha, dtype) * self.factor_penalty.value(A, B)
 
     def logits(self, X: Tensor) -> Tensor:
         """z, before the activation. X (..., M, N) or (..., M, N, 1) -> (..., K)."""
@@ -172,8 +185,7 @@ class BilinearDense(keras.layers.Layer):
 
     def call(self, X: Tensor) -> Tensor:
         if self.factor_penalty is not None:
-            # Keras adds losses up in floatx, whatever the layer's own dtype.
-            self.add_loss(ops.cast(self.penalty(), keras.config.floatx()))
+            self._attach_penalty()  # anew: a factor may have been frozen since
         return self.activation(self.logits(X))
 
     def quantize(self, *args: Any, **kwargs: Any) -> None:
@@ -238,6 +250,17 @@ def expect_floating(policy: keras.DTypePolicy) -> None:
             "Expected `dtype` to be a type or policy of floating numbers, such as 'float32' or 'mixed_float16'; "
             f"an exported file may be quantised, by `export_tflite`. Received: dtype={policy.name!r}"
         )
+
+
+class LayerPenalty(keras.regularizers.Regularizer):
+    """alpha R of a bilinear layer, as Keras reads it: from a function of one variable."""
+
+    def __init__(self, layer: BilinearDense):
+        self.layer = layer
+
+    def __call__(self, factor: Tensor) -> Tensor:
+        # Keras adds losses up in floatx, whatever the layer's own dtype.
+        return ops.cast(self.layer.penalty(), keras.config.floatx())
 
 
 def bilinear_layers(model: keras.Model) -> list[BilinearDense]:

@@ -87,24 +87,63 @@ def the_only_loss(loss: Any) -> Any:
 
 
 def is_plain_cross_entropy(loss: Any, K: int) -> bool:
-    """Whether `loss` is V of K probabilities: their mean cross-entropy without label smoothing."""
+    """Whether `loss` is V of K probabilities: their mean cross-entropy, with no setting that changes it.
+
+    Of exactly these types: what a subclass or a wrapper makes of it cannot be known.
+    """
+    known = keras.losses
+    loss = known.get(loss)
+    if K == 1:
+        functions, types = [known.binary_crossentropy], [known.BinaryCrossentropy]
+    else:
+        functions = [known.categorical_crossentropy, known.sparse_categorical_crossentropy]
+        types = [known.CategoricalCrossentropy, known.SparseCategoricalCrossentropy]
+    if type(loss) not in (CrossEntropy, *types):
+        return any(loss is function for function in functions)
+    return settings(loss) == settings(type(loss)())
+
+
+def settings(loss: keras.losses.Loss) -> dict[str, Any]:
+    """What a loss was told beside its name; `check_from_logits` looks at `from_logits`."""
+    told = {**loss.get_config(), "dtype": loss.dtype}
+    return {name: value for name, value in told.items() if name not in ("name", "from_logits")}
+
+
+def losses_by_output(loss: Any, outputs: list[str]) -> list[Any]:
+    """The loss of each output, from one for all, a list or tuple in their order, or a dict by their names."""
+    if isinstance(loss, dict):
+        return [loss.get(name) for name in outputs]
+    return list(loss) if isinstance(loss, list | tuple) else [loss] * len(outputs)
+
+
+def check_from_logits(loss: Any, is_probability: bool) -> None:
+    """Raises a ValueError when a cross-entropy reads the model's output as what it is not.
+
+    What a function of the user's own expects cannot be known, whatever its name.
+    """
     loss = keras.losses.get(loss) if isinstance(loss, str) else loss
-    name = getattr(loss, "__name__", type(loss).__name__).replace("_", "").lower()
-    known = {"crossentropy"}
-    known |= {"binarycrossentropy"} if K == 1 else {"categoricalcrossentropy", "sparsecategoricalcrossentropy"}
-    averaged = getattr(loss, "reduction", "sum_over_batch_size") == "sum_over_batch_size"
-    return name in known and averaged and not getattr(loss, "label_smoothing", 0.0)
+    name = getattr(loss, "__name__", type(loss).__name__)
+    is_known = getattr(keras.losses, name, None) in (loss, type(loss)) or hasattr(loss, "from_logits")
+    if not is_known or "crossentropy" not in name.replace("_", "").lower():
+        return
+    from_logits = bool(getattr(loss, "from_logits", False))
+    if from_logits == is_probability:
+        raise ValueError(
+            f"Expected a loss with from_logits={not from_logits}: the model returns "
+            f"{'probabilities' if is_probability else 'logits'}. Received: {name} with from_logits={from_logits}"
+        )
 
 
 @keras.saving.register_keras_serializable(package="keras_bilinear")
-class Accuracy(keras.metrics.MeanMetricWrapper):
-    """The fraction of images whose most probable class is theirs, for labels of every form `CrossEntropy` takes."""
+class Accuracy(keras.metrics.Accuracy):
+    """The fraction of images whose most probable class is theirs, for labels of every form `CrossEntropy` takes.
 
-    def __init__(self, name: str = "accuracy", dtype: Any = None):
-        super().__init__(fn=is_correct, name=name, dtype=dtype)
+    Keras' own class tells callbacks such as `EarlyStopping` that more is better.
+    """
 
-    def get_config(self) -> dict[str, Any]:
-        return {"name": self.name, "dtype": self.dtype}
+    def update_state(self, y_true: Tensor, y_pred: Tensor, sample_weight: Any = None) -> None:
+        hit = is_correct(y_true, y_pred)
+        super().update_state(ops.ones_like(hit), hit, sample_weight)
 
 
 def is_correct(y_true: Tensor, y_pred: Tensor) -> Tensor:

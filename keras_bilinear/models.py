@@ -226,7 +226,7 @@ class LinearBaseline(ImageRegression):
     @property
     def alpha(self) -> float:
         """Weight of the penalty; assigning to it takes effect at the next step, without a new trace."""
-        return float(self.ridge.alpha.value)
+        return float(self.ridge.alpha.numpy())
 
     @alpha.setter
     def alpha(self, value: float) -> None:

@@ -67,7 +67,7 @@ class BlockLineSearch(keras.optimizers.Optimizer):
     @property
     def max_inner(self) -> int:
         """Iterations a block may take."""
-        return int(self._max_inner.value)
+        return int(self._max_inner.numpy())
 
     @max_inner.setter
     def max_inner(self, value: int) -> None:
@@ -84,7 +84,7 @@ class BlockLineSearch(keras.optimizers.Optimizer):
     @property
     def tolerance(self) -> float:
         """The relative decrease of J below which a block has converged."""
-        return float(self._tolerance.value)
+        return float(self._tolerance.numpy())
 
     @tolerance.setter
     def tolerance(self, value: float) -> None:

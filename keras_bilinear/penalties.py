@@ -152,4 +152,4 @@ class Ridge(keras.regularizers.Regularizer):
         return self.alpha * ops.cast(0.5 * ops.sum(ops.square(kernel)), "float32")
 
     def get_config(self) -> dict[str, Any]:
-        return {"alpha": float(self.alpha.value)}
+        return {"alpha": float(self.alpha.numpy())}

@@ -180,7 +180,7 @@ class FitRecord(keras.callbacks.Callback):
         schedule = self.model.schedule
         iterations = inner_optimizer(self.model.optimizer).iterations
         return Standing(
-            schedule.finished_sweeps(self.block_rtol), int(schedule.active.value), int(iterations.value)
+            schedule.finished_sweeps(self.block_rtol), int(schedule.active.numpy()), int(iterations.numpy())
         )
 
     def new_certificate(self) -> Certificate | None:

@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras import ops
 
 from keras_bilinear import bilinear_math as bm
-from keras_bilinear.alternation import AlternatingTraining, check_from_logits
+from keras_bilinear.alternation import AlternatingTraining
 from keras_bilinear.arguments import boolean, image_shape, non_negative, plain_text, positive_integer
 from keras_bilinear.bilinear_math import Tensor
 from keras_bilinear.certificate import Certificate, certificate
@@ -31,12 +31,14 @@ from keras_bilinear.layers import as_matrices, expect_floating, matrix_shape, re
 from keras_bilinear.losses import (
     Accuracy,
     CrossEntropy,
+    check_from_logits,
     for_each_image,
     is_plain_cross_entropy,
     targets,
     the_only_loss,
 )
 from keras_bilinear.optimizers import BlockLineSearch
+from keras_bilinear.progress import NAMES_OF_J
 
 
 class ImageRegression(AlternatingTraining, keras.Model):
@@ -160,21 +162,21 @@ class ImageRegression(AlternatingTraining, keras.Model):
                 f"cross-entropy of the model's output, averaged, without label smoothing. Received: loss={loss!r}"
             )
 
-    def fit(self, *args: Any, **kwargs: Any) -> keras.callbacks.History:
-        """As `keras.Model.fit`; compiles with the defaults if `compile` was not called.
-
-        In the exact regime (`BlockLineSearch`) the whole of `x` is one batch, one step solves one block and one
-        epoch is one sweep over all blocks. With a Keras optimizer it is mini-batch training, where each epoch,
-        or a `BlockConvergence` callback, passes the turn to the next block.
-
-        Raises:
-            ValueError: for images, labels or weights the model cannot be trained on, for mini-batches in the
-                exact regime, and under a distribution strategy with several replicas.
-        """
+    def _fit(self, options: dict[str, Any]) -> keras.callbacks.History:
         try:
-            return super().fit(*args, **kwargs)
+            return super()._fit(options)
         finally:
             self.training_data, self.schedule.ranks_are_growing = None, False
+
+    def _compile_if_needed(self) -> None:
+        """Compiles with the defaults if `compile` was not called."""
+        if not self.compiled:
+            self.compile()
+
+    @property
+    def _must_move(self) -> list[keras.Variable]:
+        solved = self.is_exact and self.head.bias is not None
+        return [*self.factor_blocks, self.head.bias] if solved else self.factor_blocks
 
     @property
     def trains_exactly(self) -> bool:
@@ -222,8 +224,7 @@ class ImageRegression(AlternatingTraining, keras.Model):
         return {**found, "x": batch.x, "y": batch.y, "sample_weight": batch.weight}
 
     def prepare(self, options: dict[str, Any]) -> dict[str, Any]:
-        if not self.compiled:
-            self.compile()
+        self._compile_if_needed()
         if not is_array(options.get("x")):
             return options
         batch = Batch(options["x"], options["y"], options["sample_weight"])
@@ -294,11 +295,10 @@ class ImageRegression(AlternatingTraining, keras.Model):
         return_dict: bool = False,
     ) -> Any:
         """As in Keras; in the exact regime one call solves one block, and every call must bring the same data."""
-        if not self.compiled:
-            self.compile()
         self.refuse_replicas()
         self.refuse_frozen()
         batch = self.check(x, y, sample_weight, class_weight)
+        self._compile_if_needed()
         if self.is_exact:
             self.refuse_change(batch)
         self.build_for(batch)
@@ -311,20 +311,25 @@ class ImageRegression(AlternatingTraining, keras.Model):
         batch_size: int | None = None,
         verbose: Any = "auto",
         sample_weight: Any = None,
-        *args: Any,
+        steps: int | None = None,
+        callbacks: Any = None,
+        return_dict: bool = False,
         **kwargs: Any,
     ) -> Any:
-        """As in Keras, with arrays checked as `fit` checks them."""
-        checked_numbers({"batch_size": batch_size, "steps": kwargs.get("steps", args[0] if args else None)})
+        """As in Keras, with arrays checked as `fit` checks them; compiles with the defaults as `fit` does."""
+        checked_numbers({"batch_size": batch_size, "steps": steps})
         if is_array(x):
             x, y, sample_weight = self.checked(x, y, sample_weight)
         elif isinstance(x, tf.data.Dataset):
             self.forms.expect("x", x.element_spec)
-        return super().evaluate(x, y, batch_size, verbose, sample_weight, *args, **kwargs)
+        self._compile_if_needed()
+        return super().evaluate(x, y, batch_size, verbose, sample_weight, steps, callbacks, return_dict, **kwargs)
 
     def test_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False) -> Any:
-        """As in Keras, with the batch checked as `fit` checks it."""
-        return super().test_on_batch(*self.checked(x, y, sample_weight), return_dict=return_dict)
+        """As in Keras, with the batch checked as `fit` checks it; compiles with the defaults as `fit` does."""
+        batch = self.checked(x, y, sample_weight)
+        self._compile_if_needed()
+        return super().test_on_batch(*batch, return_dict=return_dict)
 
     def predict(
         self,
@@ -401,7 +406,7 @@ class ImageRegression(AlternatingTraining, keras.Model):
         return {
             **logs,
             "loss": solution.objective,
-            "objective": solution.objective,
+            **dict.fromkeys(NAMES_OF_J, solution.objective),
             "penalty": self.penalty(),
             "step_size": solution.step_size,
             "active_block": active,

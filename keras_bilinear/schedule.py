@@ -72,7 +72,7 @@ class BlockSchedule(keras.layers.Layer):
 
     def begin_fit(self) -> None:
         """A sweep that an earlier fit has left unfinished says nothing of convergence: J was that of other data."""
-        if int(self.active.value):
+        if int(self.active.numpy()):
             self.sweep_start.assign(float("inf"))
 
     def observe(self, loss: Tensor, samples: Tensor) -> Tensor:
@@ -89,7 +89,7 @@ class BlockSchedule(keras.layers.Layer):
     def block_converged(self, block_rtol: float) -> bool:
         """Whether the running epoch lowered the mean loss by no more than `block_rtol` of it."""
         now = float(self.running_objective())
-        return not float(self.epoch_objective.value) - now > block_rtol * abs(now)
+        return not float(self.epoch_objective.numpy()) - now > block_rtol * abs(now)
 
     def close_epoch(self, block_rtol: float) -> None:
         """Ends a mini-batch epoch that took steps; the next block is up if this one has converged.
@@ -97,7 +97,7 @@ class BlockSchedule(keras.layers.Layer):
         Called as the next epoch begins, so a model saved when an epoch ends resumes with the same decision
         whatever the order of the callbacks.
         """
-        if not float(self.samples.value):
+        if not float(self.samples.numpy()):
             return
         converged, now = self.block_converged(block_rtol), self.running_objective()
         self.epoch_objective.assign(now)
@@ -108,13 +108,13 @@ class BlockSchedule(keras.layers.Layer):
 
     def ends_sweep(self, block_rtol: float) -> bool:
         """Whether the running mini-batch epoch ends a sweep, which `close_epoch` will record."""
-        if not float(self.samples.value) or int(self.active.value) < self.num_blocks - 1:
+        if not float(self.samples.numpy()) or int(self.active.numpy()) < self.num_blocks - 1:
             return False
         return self.block_converged(block_rtol)
 
     def finished_sweeps(self, block_rtol: float | None) -> int:
         """Finished sweeps, with that of the running mini-batch epoch unless `block_rtol` is None."""
-        return int(self.sweep.value) + int(block_rtol is not None and self.ends_sweep(block_rtol))
+        return int(self.sweep.numpy()) + int(block_rtol is not None and self.ends_sweep(block_rtol))
 
     def sweep_improvement(self, block_rtol: float) -> float:
         """How much the last sweep has lowered J, relative to J, without changing anything.
@@ -122,8 +122,8 @@ class BlockSchedule(keras.layers.Layer):
         A mini-batch sweep ends with the epoch in which its last block converges, which `close_epoch` will record;
         until then the improvement is infinite.
         """
-        before, now = float(self.previous_objective.value), float(self.objective.value)
-        if float(self.samples.value):
+        before, now = float(self.previous_objective.numpy()), float(self.objective.numpy())
+        if float(self.samples.numpy()):
             if not self.ends_sweep(block_rtol):
                 return math.inf
             before, now = now, float(self.running_objective())
@@ -131,7 +131,7 @@ class BlockSchedule(keras.layers.Layer):
 
     def epoch_improvement(self) -> float:
         """How much the running mini-batch epoch has lowered J, relative to J; infinite in the first."""
-        before, now = float(self.epoch_objective.value), float(self.running_objective())
+        before, now = float(self.epoch_objective.numpy()), float(self.running_objective())
         return relative_decrease(before, now)
 
     def forget_steps(self) -> None:

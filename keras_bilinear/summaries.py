@@ -14,7 +14,7 @@ from keras_bilinear.fit_facts import heads_of
 from keras_bilinear.layers import BilinearDense, named_layers, parameter_count
 from keras_bilinear.mosaics import mosaic
 from keras_bilinear.optimizers import inner_optimizer
-from keras_bilinear.progress import SOLVER_LOGS
+from keras_bilinear.progress import NAMES_OF_J, metrics_of
 from keras_bilinear.summary import comparison
 
 HYPERPARAMETERS = ("alpha", "blocks", "inner", "penalty", "rank", "solver", "step_size", "type")
@@ -31,7 +31,8 @@ OUTCOMES = {
 
 def of_step(logs: dict[str, Any]) -> dict[str, float]:
     """What one step did: J and its parts, step size, |gradient|, active block, line searches, and the metrics."""
-    others = {f"step/{name}": value for name, value in logs.items() if name not in ("loss", "objective", "penalty")}
+    parts = ("loss", *NAMES_OF_J, "penalty")
+    others = {f"step/{name}": value for name, value in logs.items() if name not in parts}
     return parts_of_objective("step", logs) | numbers(others)
 
 
@@ -57,7 +58,7 @@ def of_epoch(model: Any, logs: dict[str, Any], updates: np.ndarray) -> dict[str,
         values[f"updates/{name}"] = float(taken)
         if not math.isnan(norm):  # it has had a turn
             values[f"gradient/{name}"] = float(norm)
-    metrics = {name: value for name, value in logs.items() if name not in SOLVER_LOGS}
+    metrics = metrics_of(logs)
     values |= {"objective/val_J" if name == "val_loss" else f"metrics/{name}": metrics[name] for name in metrics}
     return numbers(values) | of_ranks(model)
 
@@ -203,7 +204,7 @@ def canonical(U: np.ndarray, sigma: np.ndarray, V: np.ndarray) -> tuple[np.ndarr
 
 def decimal(number: Any) -> float:
     """A float32 as it was written: 0.02, and not 0.019999999552965164."""
-    return float(f"{float(number):.7g}")
+    return float(f"{float(ops.convert_to_numpy(number)):.7g}")
 
 
 def only(values: list[Any]) -> Any:

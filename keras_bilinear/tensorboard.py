@@ -182,4 +182,4 @@ def block_steps(model: Any) -> np.ndarray:
 
 def iterations(model: Any) -> int:
     """How many steps the optimizer has taken; saved with the model."""
-    return int(inner_optimizer(model.optimizer).iterations.value)
+    return int(inner_optimizer(model.optimizer).iterations.numpy())

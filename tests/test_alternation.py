@@ -1,3 +1,5 @@
+import inspect
+
 import keras
 import numpy as np
 import pytest
@@ -357,3 +359,119 @@ def test_layers_of_one_name_in_models_within_the_model_are_told_apart():
     model = kb.AlternatingModel(image, keras.layers.add([part(image) for part in parts]))
     assert model.block_names == ["h/a1", "h/b1", "h_2/a1", "h_2/b1", "h_2/a2", "h_2/b2"]
     assert list(model.filters()) == ["h", "h_2"]
+
+
+def grouped(blocks, size):
+    model = kb.BilinearSoftmaxRegression(3, 2, alpha=0.01, input_shape=(6, 5), seed=0)
+    solver = kb.BlockLineSearch(blocks=blocks, max_inner=1)
+    model.compile(solver, steps_per_execution=size, run_eagerly=blocks != "joint")  # one of them in a graph
+    return model
+
+
+@pytest.mark.parametrize(("blocks", "size"), [("joint", 4), ("side", 3), ("factor", 3), ("factor", 1000)])
+def test_an_epoch_stays_a_sweep_however_many_steps_are_executed_together(blocks, size, tmp_path):
+    x, y = data()
+    model = grouped(blocks, size)
+    if size == 4:
+        model.save(tmp_path / "model.keras")
+        model = keras.models.load_model(tmp_path / "model.keras")
+        assert model.steps_per_execution == 4
+    model.evaluate(x, y, verbose=0)  # traced with groups of another size
+    assert len(model.fit(x, y, epochs=3, verbose=0).history["J"]) == 3
+    assert int(model.schedule.sweep.numpy()) == 3
+    J = model.evaluate(x, y, verbose=0, return_dict=True)["loss"]
+    assert pytest.approx(model.objective(x, y), rel=1e-4) == J
+
+
+def test_an_epoch_has_the_steps_it_was_given_however_many_are_executed_together():
+    x, y = data()
+    model = grouped("factor", 4)
+    model.fit(x, y, epochs=2, steps_per_epoch=6, verbose=0)
+    assert int(model.optimizer.iterations.numpy()) == 12
+    model.steps_per_execution = 5
+    model.fit(x, y, epochs=1, verbose=0)
+    assert int(model.optimizer.iterations.numpy()) == 16
+
+
+@pytest.mark.parametrize("size", [0, -1, 2.5, "auto", None, True])
+@pytest.mark.parametrize("make", [backbone, lambda: kb.LinearSoftmaxRegression(3)])
+def test_bad_sizes_of_groups_of_steps_are_refused(make, size):
+    model = make()
+    with pytest.raises(ValueError, match="Expected `steps_per_execution`"):
+        model.compile("adam", "sparse_categorical_crossentropy", steps_per_execution=size)
+    assert not model.compiled
+
+
+def network():
+    image = keras.Input((6, 5))
+    layer = kb.BilinearDense(3, 2, factor_penalty=kb.penalties.Sum(0.1), left_initializer="ones")
+    scores = keras.layers.add([layer(image), layer(keras.layers.Rescaling(0.5)(image))])
+    model = kb.AlternatingModel(image, keras.layers.Softmax()(scores))
+    model.compile("sgd", "sparse_categorical_crossentropy", metrics=["accuracy"], run_eagerly=True)
+    return model
+
+
+def exact():
+    return kb.LinearSoftmaxRegression(3, alpha=0.1)
+
+
+NAMES_OF_J = ["objective", "J", "val_objective", "val_J", "val_loss"]
+
+
+@pytest.mark.parametrize("make", [exact, network])
+def test_callbacks_know_which_way_is_better(make, tmp_path):
+    x, y = data()
+    watch = [keras.callbacks.EarlyStopping(name, patience=9) for name in (*NAMES_OF_J, "accuracy", "val_accuracy")]
+    watch.append(keras.callbacks.ReduceLROnPlateau("val_J"))
+    told = keras.callbacks.EarlyStopping("J", mode="max", patience=9)
+    best = [
+        keras.callbacks.ModelCheckpoint(tmp_path / f"{name}.weights.h5", name, 0, True, True)
+        for name in ("val_J", "val_accuracy")
+    ]
+    model = make()
+    history = model.fit(x, y, epochs=2, validation_data=(x, y), verbose=0, callbacks=[*watch, told, [best]]).history
+    assert [callback.monitor_op(1, 2) for callback in watch] == 5 * [True] + 2 * [False] + [True]
+    assert not told.monitor_op(1, 2)
+    assert len(list(tmp_path.iterdir())) == 2
+    assert history["J"] == history["objective"]
+    assert history["val_J"] == history["val_objective"] == history["val_loss"]
+    loss, _ = model.evaluate(x, y, batch_size=48, verbose=0)  # as ever a list of the loss and the metrics
+    assert history["val_J"][-1] == pytest.approx(loss, rel=1e-5)
+
+
+def test_a_layer_that_is_used_twice_has_one_penalty_in_J():
+    x, y = data()
+    model = network()
+    model.compile(keras.optimizers.SGD(0.0), "sparse_categorical_crossentropy", run_eagerly=True)
+    history = model.fit(x, y, batch_size=48, verbose=0).history
+    V = np.mean(-np.log(np.asarray(model(x))[np.arange(48), y]))
+    assert history["penalty"][0] == pytest.approx(float(model.penalty()), rel=1e-6)
+    assert history["J"][0] == history["loss"][0] == pytest.approx(V + float(model.penalty()), rel=1e-5)
+    assert model.evaluate(x, y, batch_size=48, verbose=0)[0] == pytest.approx(history["J"][0], rel=1e-6)
+
+
+@pytest.mark.parametrize("method", ["fit", "evaluate"])
+@pytest.mark.parametrize("kind", [kb.AlternatingModel, kb.BilinearSoftmaxRegression, kb.LinearLogisticRegression])
+def test_signatures_are_those_of_keras(kind, method):
+    def arguments(owner):
+        return [(p.name, p.default, p.kind) for p in inspect.signature(getattr(owner, method)).parameters.values()]
+
+    assert arguments(kind) == arguments(keras.Model)
+
+
+def test_one_optimizer_is_needed():
+    several = getattr(keras.optimizers, "MultiOptimizer", None)
+    wrong = [None]
+    if several is not None:
+        choice = keras.optimizers.OptimizerMap(keras.optimizers.Adam())
+        wrong += [several(choice), keras.optimizers.LossScaleOptimizer(several(choice)), choice]
+    model, linear = network(), exact()
+    before = model.optimizer
+    for optimizer in wrong:
+        with pytest.raises(ValueError, match=r"Expected one Keras optimizer|Could not interpret"):
+            model.compile(optimizer, "sparse_categorical_crossentropy")
+        if optimizer is not None:
+            with pytest.raises(ValueError, match=r"Expected one Keras optimizer|Could not interpret"):
+                linear.compile(optimizer)
+    assert model.optimizer is before
+    assert not linear.compiled

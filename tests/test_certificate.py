@@ -1,5 +1,7 @@
 """The certificate against the convex problem solved on its own, and where it must not certify."""
 
+import math
+
 import keras
 import numpy as np
 import pytest
@@ -227,3 +229,40 @@ def test_faulty_data_is_refused(digits600):
     model = kb.BilinearSoftmaxRegression(10, 2, input_shape=(8, 8))
     with pytest.raises(ValueError, match="one label for each image"):
         model.certificate(x, y[:10])
+
+
+@pytest.mark.parametrize("penalty", ["sum", "product", "frobenius"])
+def test_a_certificate_before_the_fit_holds_for_what_the_fit_finds(penalty):
+    problem = planted(T=30)
+    x, y = problem.X, problem.y
+    model = kb.BilinearSoftmaxRegression(3, 2, alpha=0.1, penalty=penalty, seed=0)
+    before = model.certificate(x, y)
+    assert before.objective == pytest.approx(math.log(3) + float(model.penalty()), rel=1e-5)
+    assert before.lower_bound <= model.fit(x, y, epochs=5, verbose=0).history["J"][-1] < before.objective
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_what_was_not_compiled_can_be_evaluated(loaded, tmp_path):
+    problem = planted(T=30)
+    x, y = problem.X, problem.y
+    model = kb.LinearSoftmaxRegression(3, alpha=0.1, use_bias=True)
+    if loaded:
+        model.fit(x, y, verbose=0)
+        model.save(tmp_path / "model.keras")
+        model = keras.models.load_model(tmp_path / "model.keras", compile=False)
+    assert not model.compiled
+    assert model.certificate(x, y).objective == pytest.approx(model.objective(x, y), rel=1e-6)
+    loss, accuracy = model.test_on_batch(x, y)
+    assert loss == pytest.approx(model.objective(x, y), rel=1e-5)
+    other = kb.LinearSoftmaxRegression(3, alpha=0.1, use_bias=True, input_shape=(6, 5))
+    other.set_weights(model.get_weights())
+    assert other.evaluate(x, y, verbose=0) == pytest.approx([loss, accuracy], rel=1e-5)
+
+
+def test_data_that_cannot_be_evaluated_leave_a_model_uncompiled_and_unbuilt():
+    model = kb.BilinearSoftmaxRegression(3, 2)
+    for method in (model.evaluate, model.test_on_batch, model.certificate):
+        with pytest.raises(ValueError, match="Expected"):
+            method(np.full((4, 6, 5), np.nan), np.zeros(4))
+    assert not model.compiled
+    assert not model.built

@@ -8,6 +8,7 @@ import tensorflow as tf
 from keras import ops
 
 from keras_bilinear import BilinearDense, OrthogonalizedUniform, penalties
+from keras_bilinear.layers import bilinear_layers
 from tests import reference
 
 
@@ -126,6 +127,98 @@ def test_the_penalty_is_among_the_losses(penalty):
     layer(images(2, 6, 5))
     assert float(layer.losses[0]) == pytest.approx(2 * expected, rel=1e-5)
     assert BilinearDense.from_config(layer.get_config()).factor_penalty.alpha == 0.6
+
+
+class Twice(keras.layers.Layer):
+    """Calls its layer twice."""
+
+    def __init__(self, layer, **options):
+        super().__init__(**options)
+        self.layer = layer
+
+    def call(self, X):
+        return self.layer(X) + self.layer(2.0 * X)
+
+
+class SubclassedTwice(keras.Model):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def call(self, X):
+        return self.layer(X) + self.layer(2.0 * X)
+
+
+def graph(call, shape=(6, 5)):
+    X = keras.Input(shape)
+    return keras.Model(X, call(X))
+
+
+def within_models(layer):
+    inner = graph(layer)
+    return graph(lambda X: graph(lambda X: inner(X) + layer(X))(X) + inner(2.0 * X))
+
+
+REACHED = {
+    "twice": lambda layer: graph(lambda X: layer(X) + layer(2.0 * X)),
+    "within models": within_models,
+    "by another layer": lambda layer: graph(Twice(layer)),
+    "in time": lambda layer: graph(keras.layers.TimeDistributed(layer), (4, 6, 5)),
+    "in any time": lambda layer: graph(keras.layers.TimeDistributed(layer), (None, 6, 5)),
+    "by a subclass": SubclassedTwice,
+}
+
+
+@pytest.mark.parametrize("reached", REACHED)
+def test_the_penalty_counts_once_however_the_layer_is_reached(reached):
+    model = REACHED[reached](built(factor_penalty=penalties.Product(0.3)))
+    X = images(8, 4, 6, 5) if "time" in reached else images(8, 6, 5)
+    for options in ({}, {"jit_compile": True}, {"run_eagerly": True})[: 3 if reached == "twice" else 1]:
+        # Of the loss nothing but the penalty is left.
+        model.compile(keras.optimizers.SGD(0.0), loss=lambda y, z: 0.0 * ops.mean(z), **options)
+        (layer,) = bilinear_layers(model) or [model.layer]
+        for alpha in (0.3, 0.6):
+            layer.alpha = alpha
+            A, B = np.asarray(layer.A, float), np.asarray(layer.B, float)
+            expected = pytest.approx(alpha * reference.penalty("product", A, B), rel=1e-5)
+            assert model.train_on_batch(X, np.zeros(8)) == expected
+            assert model.test_on_batch(X, np.zeros(8)) == expected
+    assert len(model.losses) == 1
+
+
+def test_the_gradient_of_the_penalty_reaches_every_factor():
+    layer = built(factor_penalty=penalties.Frobenius(0.3))
+    model = REACHED["twice"](layer)
+    with tf.GradientTape() as tape:
+        model(images(2, 6, 5))
+        total = sum(model.losses)
+    gA, gB = penalties.Frobenius.gradient(layer.A, layer.B)
+    for factor, slope in zip(layer.factor_blocks, tape.gradient(total, layer.factor_blocks), strict=True):
+        side, rank = factor.name.split("_")
+        expected = {"a": gA, "b": gB}[side][int(rank) - 1]
+        np.testing.assert_allclose(slope, 0.3 * expected, rtol=1e-4, atol=1e-6)
+
+
+def test_the_penalty_of_a_layer_is_left_out_only_while_all_of_it_is_frozen():
+    layer = built(factor_penalty=penalties.Sum(0.3))
+    model = graph(layer)
+    for frozen in (layer.left_factors[0], *layer.right_factors):
+        frozen.trainable = False
+        model(images(2, 6, 5))
+        assert [float(loss) for loss in model.losses] == [pytest.approx(float(layer.penalty()))]
+    layer.trainable = False
+    model(images(2, 6, 5))
+    assert model.losses == []
+    layer.trainable = True
+    model(images(2, 6, 5))
+    assert len(model.losses) == 1
+
+
+def test_the_penalty_is_never_taken_in_half_precision():
+    layer = built(dtype="float16", factor_penalty=penalties.Product(1.0))
+    layer.assign_factors(300.0 * layer.A, layer.B)  # their squares are beyond float16
+    A, B = np.asarray(layer.A, float), np.asarray(layer.B, float)
+    assert float(layer.losses[0]) == pytest.approx(reference.penalty("product", A, B), rel=1e-5)
 
 
 def test_layers_do_not_share_the_penalty_they_were_given():

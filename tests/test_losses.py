@@ -1,9 +1,11 @@
+import functools
+
 import keras
 import numpy as np
 import pytest
 from keras import ops
 
-from keras_bilinear.losses import CrossEntropy, for_each_image, is_plain_cross_entropy, targets
+from keras_bilinear.losses import Accuracy, CrossEntropy, for_each_image, is_plain_cross_entropy, targets
 from tests import reference
 
 
@@ -86,3 +88,56 @@ def test_labels_of_a_graph_that_has_forgotten_their_rank():
     for short in (y[:1], y[:4], np.eye(3)[y[:5]]):
         with pytest.raises(tf.errors.InvalidArgumentError):
             graph(tf.constant(short, tf.float32))
+
+
+class Tempered(keras.losses.CategoricalCrossentropy):
+    def call(self, y_true, y_pred):
+        return super().call(y_true, y_pred**0.5)
+
+
+L = keras.losses
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        L.SparseCategoricalCrossentropy(ignore_class=0),
+        L.CategoricalCrossentropy(axis=0),
+        L.CategoricalCrossentropy(dtype="float64"),
+        L.CategoricalCrossentropy(reduction="sum"),
+        L.SparseCategoricalCrossentropy(reduction=None),
+        CrossEntropy(reduction="sum"),
+        CrossEntropy(dtype="bfloat16"),
+        Tempered(),
+        L.CategoricalFocalCrossentropy(),
+        functools.partial(L.categorical_crossentropy, label_smoothing=0.1),
+        lambda y, p: L.categorical_crossentropy(y, p, axis=0),
+        None,
+    ],
+)
+def test_a_setting_that_changes_V_is_none_of_plain_cross_entropy(loss):
+    assert not is_plain_cross_entropy(loss, 3)
+
+
+def test_settings_of_binary_losses_and_names_that_change_nothing():
+    for loss in (
+        L.BinaryCrossentropy(label_smoothing=0.1),
+        L.BinaryCrossentropy(axis=0),
+        L.BinaryFocalCrossentropy(),
+    ):
+        assert not is_plain_cross_entropy(loss, 1)
+    for loss in (L.SparseCategoricalCrossentropy(name="V"), L.CategoricalCrossentropy, "CategoricalCrossentropy"):
+        assert is_plain_cross_entropy(loss, 3)
+    assert is_plain_cross_entropy(L.binary_crossentropy, 1)
+
+
+@pytest.mark.parametrize("K", [1, 3])
+def test_the_accuracy_weighs_images_and_takes_every_form_of_labels(K):
+    p = np.array([[0.9], [0.2], [0.6]]) if K == 1 else np.array([[0.1, 0.9, 0], [0.8, 0.1, 0.1], [0.2, 0.3, 0.5]])
+    y = np.array([1, 0, 0])
+    forms = [y, y[:, None], y.astype(float)] + ([np.eye(3)[y]] if K > 1 else [])
+    for form in forms:
+        metric = Accuracy()
+        metric.update_state(form, p, sample_weight=np.array([1.0, 2.0, 5.0]))
+        assert float(metric.result()) == pytest.approx(3 / 8)
+    assert type(keras.metrics.deserialize(keras.metrics.serialize(metric))) is Accuracy

@@ -171,7 +171,7 @@ def test_a_bar_of_ones_own_takes_its_place(nested, capsys):
     regression().fit(*data(), verbose=1, callbacks=[[own]] if nested else own)
     (line,) = screen(capsys)
     assert "objective: " in line
-    assert "J: " not in line
+    assert "sweep: " not in line
 
 
 def test_auto_is_a_bar_and_one_epoch_has_no_heading(capsys):
