@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import argparse
 import errno
+import hashlib
 import io
 import json
 import os
+import re
 import stat
 import sys
 import time
@@ -35,6 +37,7 @@ except ImportError as error:
     raise ImportError(message) from error
 
 METADATA = b"keras_bilinear"
+SEAL = re.compile(rb'"seal":"([0-9a-f]{16})"')
 DTYPES = (np.float32, np.int8, np.uint8, np.int16)
 MOST_THREADS = 1024
 LARGEST = float(np.finfo(np.float32).max)
@@ -73,6 +76,7 @@ class Classifier:
         if content[4:8] != b"TFL3":
             raise FileError(f"Expected a TFLite file. Received: {path}, {len(content)} bytes of something else")
         try:
+            check_seal(content)
             self._interpreter = Interpreter(model_content=content, num_threads=threads)
             signature = self._interpreter.get_signature_runner("serving_default")
             inputs, outputs = signature.get_input_details(), signature.get_output_details()
@@ -148,6 +152,17 @@ class Classifier:
             scale, zero_point = self._output["quantization"]
             return (scores.astype("float64") - zero_point) * scale
         return scores.astype("float64")
+
+
+def check_seal(content: bytes) -> None:
+    """Raises a ValueError if the file is not as the exporter sealed it: on damage LiteRT may hang, crash or guess.
+
+    Files of earlier releases have no seal.
+    """
+    seals = SEAL.findall(content)
+    blank = SEAL.sub(b'"seal":"%b"' % (b"0" * 16), content)
+    if seals and seals != [hashlib.sha256(blank).hexdigest()[:16].encode()]:
+        raise ValueError("it was changed, or damaged, since it was exported")
 
 
 def checked_signature(inputs: dict[str, Any], outputs: dict[str, Any]) -> str:
