@@ -1,6 +1,7 @@
 """The alternating `train_step` for mini-batches: the factors take turns, everything else always moves."""
 
 import inspect
+import os
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -121,6 +122,17 @@ class AlternatingTraining(Host):
                 name = getattr(activation, "__name__", activation)
                 if layer.output is output and isinstance(name, str):
                     check_from_logits(its_loss, is_probability=name in ("softmax", "sigmoid"))
+
+    def save(
+        self, filepath: str | os.PathLike[str], overwrite: bool = True, zipped: bool | None = None, **kwargs: Any
+    ) -> None:
+        """As `keras.Model.save`; refuses the legacy HDF5 format, from which the model could not be loaded again."""
+        if zipped is not False and str(filepath).endswith((".h5", ".hdf5")):
+            raise ValueError(
+                "Expected a path that ends in .keras: Keras cannot load this model from its legacy HDF5 format. "
+                f"Received: filepath={str(filepath)!r}. Weights alone go to .weights.h5 by `save_weights`."
+            )
+        super().save(filepath, overwrite=overwrite, zipped=zipped, **kwargs)
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
         self.compile(**keras.saving.deserialize_keras_object(config))
