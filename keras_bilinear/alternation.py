@@ -1,5 +1,6 @@
 """The alternating `train_step` for mini-batches: the factors take turns, everything else always moves."""
 
+import contextlib
 import inspect
 import os
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from keras import ops
 from keras_bilinear import bilinear_math as bm
 from keras_bilinear.bilinear_math import Tensor
 from keras_bilinear.blocks import block_names
+from keras_bilinear.checkpoint import checkpoint_among
 from keras_bilinear.layers import bilinear_layers, named_layers
 from keras_bilinear.optimizers import BlockLineSearch, inner_optimizer
 from keras_bilinear.progress import Progress, tell
@@ -145,13 +147,23 @@ class AlternatingTraining(Host):
         self.refuse_replicas()
         # By name, whether they were given by position or by name.
         named = inspect.signature(keras.Model.fit).bind(self, *args, **kwargs).arguments
-        options = self.prepare({name: value for name, value in named.items() if name != "self"})
+        options = {name: value for name, value in named.items() if name != "self"}
+        checkpoint = checkpoint_among(listed(options.get("callbacks")))
+        if checkpoint is not None:
+            options = checkpoint.begin(self, options)
+        options = self.prepare(options)
         self.refuse_frozen()
         callbacks = self.with_turns(options.get("callbacks"))
         own_bar = any(isinstance(callback, keras.callbacks.ProgbarLogger) for callback in callbacks)
         if options.get("verbose", "auto") != 0 and not own_bar:
             callbacks.append(Progress())  # last, so that it shows what the others add to the logs
-        with FitRecord(self, {**options, "callbacks": callbacks}) as record:
+        if checkpoint is not None:
+            # After all: it saves what they do as an epoch ends, and knows whether one has stopped the fit.
+            callbacks = [*(callback for callback in callbacks if callback is not checkpoint), checkpoint]
+        record = FitRecord(self, {**options, "callbacks": callbacks})
+        with record, checkpoint or contextlib.nullcontext():
+            if checkpoint is not None:
+                checkpoint.check(self, options)
             # First: what the others do as they begin and end an epoch, or the fit, comes after it is noted.
             return super().fit(**{**options, "callbacks": [record, *callbacks]})
 
@@ -200,8 +212,7 @@ class AlternatingTraining(Host):
 
     def with_turns(self, callbacks: Any) -> list[keras.callbacks.Callback]:
         """The callbacks, with one that passes the turn on every epoch unless one of them does it."""
-        # One, several or lists of them, as Keras takes them.
-        given = keras.tree.flatten(getattr(callbacks, "callbacks", callbacks) or [])
+        given = listed(callbacks)
         if any(getattr(callback, "passes_turns", False) for callback in given):
             return given
         every_epoch = keras.callbacks.LambdaCallback(
@@ -304,6 +315,11 @@ class AlternatingModel(AlternatingTraining, keras.Model):
         if not layers:
             raise ValueError("Expected a graph with at least one BilinearDense layer. Received: none")
         self.start_schedule(num_blocks=sum(2 * layer.rank for layer in layers))
+
+
+def listed(callbacks: Any) -> list[keras.callbacks.Callback]:
+    """The callbacks from one, several or lists of them, as Keras takes them."""
+    return keras.tree.flatten(getattr(callbacks, "callbacks", callbacks) or [])
 
 
 def losses_by_output(loss: Any, outputs: list[str]) -> list[Any]:
