@@ -1,7 +1,9 @@
 """The alternating `train_step` for mini-batches: the factors take turns, everything else always moves."""
 
+import contextlib
 import inspect
 import math
+import os
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -14,6 +16,7 @@ from keras_bilinear.arguments import positive_integer
 from keras_bilinear.bilinear_math import Tensor
 from keras_bilinear.block_updates import BlockUpdates, expect_block_updates, keep_apart
 from keras_bilinear.blocks import block_names
+from keras_bilinear.checkpoint import checkpoint_among
 from keras_bilinear.fit_options import checked_options
 from keras_bilinear.layers import SMALL_FILES, bilinear_layers, named_layers
 from keras_bilinear.optimizers import BlockLineSearch, inner_optimizer
@@ -110,6 +113,17 @@ class AlternatingTraining(Host):
         """Raises a ValueError when loss and output contradict, or the optimizer cannot train this model."""
         raise NotImplementedError
 
+    def save(
+        self, filepath: str | os.PathLike[str], overwrite: bool = True, zipped: bool | None = None, **kwargs: Any
+    ) -> None:
+        """As `keras.Model.save`; refuses the legacy HDF5 format, from which the model could not be loaded again."""
+        if zipped is not False and str(filepath).endswith((".h5", ".hdf5")):
+            raise ValueError(
+                "Expected a path that ends in .keras: Keras cannot load this model from its legacy HDF5 format. "
+                f"Received: filepath={str(filepath)!r}. Weights alone go to .weights.h5 by `save_weights`."
+            )
+        super().save(filepath, overwrite=overwrite, zipped=zipped, **kwargs)
+
     def compile_from_config(self, config: dict[str, Any]) -> None:
         self.compile(**keras.saving.deserialize_keras_object(config))
 
@@ -162,13 +176,16 @@ class AlternatingTraining(Host):
 
     def _fit(self, options: dict[str, Any]) -> keras.callbacks.History:
         self.refuse_replicas()
+        checkpoint = checkpoint_among(listed(options.get("callbacks")))
+        if checkpoint is not None:
+            options = checkpoint.begin(self, options)
         options = self.checked_options(options)
         self.refuse_frozen()
         callbacks = self.with_turns(options.get("callbacks"))
         for callback in callbacks:
             if hasattr(callback, "check_fit"):
                 callback.check_fit(self, options)
-        # Nothing has been built or changed up to here, and from here on nothing is refused.
+        # Nothing has been built or changed up to here.
         options = self.prepare(options)
         if self.is_exact:
             self._keep_sweeps_whole(options["steps_per_epoch"])
@@ -176,7 +193,13 @@ class AlternatingTraining(Host):
         own_bar = any(isinstance(callback, keras.callbacks.ProgbarLogger) for callback in callbacks)
         if options.get("verbose", "auto") != 0 and not own_bar:
             callbacks.append(Progress())  # last, so that it shows what the others add to the logs
-        with FitRecord(self, {**options, "callbacks": callbacks}) as record:
+        if checkpoint is not None:
+            # After all: it saves what they do as an epoch ends, and knows whether one has stopped the fit.
+            callbacks = [*(callback for callback in callbacks if callback is not checkpoint), checkpoint]
+        record = FitRecord(self, {**options, "callbacks": callbacks})
+        with record, checkpoint or contextlib.nullcontext():
+            if checkpoint is not None:
+                checkpoint.check(self, options)
             # First: what the others do as they begin and end an epoch, or the fit, comes after it is noted.
             first = [record, keras.callbacks.LambdaCallback(on_epoch_end=name_held_out_objective)]
             return super().fit(**{**options, "callbacks": [*first, *callbacks]})
@@ -277,8 +300,7 @@ class AlternatingTraining(Host):
 
     def with_turns(self, callbacks: Any) -> list[keras.callbacks.Callback]:
         """The callbacks, with one that passes the turn on every epoch unless one of them does it."""
-        # One, several or lists of them, as Keras takes them.
-        given = keras.tree.flatten(getattr(callbacks, "callbacks", callbacks) or [])
+        given = listed(callbacks)
         if any(getattr(callback, "passes_turns", False) for callback in given):
             return given
         every_epoch = keras.callbacks.LambdaCallback(
@@ -323,3 +345,8 @@ class AlternatingTraining(Host):
             if not self.is_exact:
                 keep_apart(inner_optimizer(self.optimizer), variables, self.schedule.num_blocks)
         self._optimized = frozenset(map(id, variables))
+
+
+def listed(callbacks: Any) -> list[keras.callbacks.Callback]:
+    """The callbacks from one, several or lists of them, as Keras takes them."""
+    return keras.tree.flatten(getattr(callbacks, "callbacks", callbacks) or [])

@@ -1,10 +1,11 @@
 """Files and folders that take their place whole or not at all."""
 
 import contextlib
+import hashlib
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 SAVED_MODEL_ENTRIES = {"saved_model.pb", "fingerprint.pb", "variables", "assets", "assets.extra"}
@@ -13,13 +14,43 @@ SAVED_MODEL_ENTRIES = {"saved_model.pb", "fingerprint.pb", "variables", "assets"
 @contextlib.contextmanager
 def temporary_sibling(target: Path) -> Iterator[Path]:
     """A free path beside `target`, on the same file system; whatever is still there at the end is removed."""
-    path = target.with_name(f".{uuid.uuid4().hex}.tmp")
+    path = target.with_name(f"{temporary_prefix(target)}{uuid.uuid4().hex}.tmp")
     try:
         yield path
     finally:
         if path.is_dir():
             shutil.rmtree(path)
         path.unlink(missing_ok=True)
+
+
+def temporary_prefix(target: Path) -> str:
+    """How the names of its temporary siblings begin: no longer where `target` has a long name."""
+    return f".{hashlib.blake2b(os.fsencode(target.name), digest_size=8).hexdigest()}-"
+
+
+def remove_leftovers(target: Path) -> None:
+    """Removes the temporary files that processes left beside `target` that were killed while they wrote it."""
+    for path in target.parent.glob(f"{temporary_prefix(target)}{'[0-9a-f]' * 32}.tmp"):
+        path.unlink(missing_ok=True)
+
+
+def replace_file(target: Path, parts: Iterable[bytes | memoryview]) -> None:
+    """Puts a file of these parts in the place of `target`.
+
+    If the process is killed or the power fails at any moment, the old file is there, whole, or the new one.
+    """
+    with temporary_sibling(target) as new:
+        with new.open("xb") as file:
+            file.writelines(parts)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(target)
+    if hasattr(os, "O_DIRECTORY"):  # elsewhere a folder cannot be opened, and need not be
+        folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 def replace_folder(target: Path, new: Path) -> None:

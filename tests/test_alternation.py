@@ -475,3 +475,69 @@ def test_one_optimizer_is_needed():
                 linear.compile(optimizer)
     assert model.optimizer is before
     assert not linear.compiled
+
+
+# Saving ---------------------------------------------------------------------------------------------------------
+
+
+MODELS = {
+    "BSR": lambda: kb.BilinearSoftmaxRegression(3, rank=2, input_shape=(5, 4)),
+    "BLR": lambda: kb.BilinearLogisticRegression(rank=2, input_shape=(5, 4)),
+    "LSR": lambda: kb.LinearSoftmaxRegression(3, input_shape=(5, 4)),
+    "LLR": lambda: kb.LinearLogisticRegression(input_shape=(5, 4)),
+    "network": lambda: kb.AlternatingModel(*graph()),
+}
+
+
+def graph():
+    image = keras.Input((5, 4))
+    return image, kb.BilinearDense(3, rank=1)(image)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_legacy_format_that_could_not_be_loaded_is_refused(name, tmp_path):
+    model = MODELS[name]()
+    model.compile(
+        "sgd", None if name != "network" else keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    )
+    kept = tmp_path / "model.h5"
+    kept.write_bytes(b"the user's")
+    for path in (
+        kept,
+        str(kept),
+        tmp_path / "model.hdf5",
+        tmp_path / "model.weights.h5",
+        tmp_path / "no" / "model.h5",
+    ):
+        with pytest.raises(ValueError, match=r"(?s)Expected.*\.keras.*Received: filepath=.*h"):
+            model.save(path)
+    with pytest.raises(ValueError, match=r"\.keras"):
+        model.save(kept, overwrite=True, include_optimizer=False)
+    best = keras.callbacks.ModelCheckpoint(kept)
+    best.set_model(model)
+    with pytest.raises(ValueError, match=r"\.keras"):
+        best.on_epoch_end(0, {})
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"the user's"]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_can_be_loaded_again_is_saved(name, tmp_path):
+    model, other = MODELS[name](), MODELS[name]()
+    model.save_weights(tmp_path / "model.weights.h5")
+    other.load_weights(tmp_path / "model.weights.h5")
+    model.save(tmp_path / "model.keras")
+    model.save(tmp_path / "folder.h5", zipped=False)
+    for again in (other, *(keras.models.load_model(tmp_path / path) for path in ("model.keras", "folder.h5"))):
+        for old, new in zip(model.variables, again.variables, strict=True):
+            np.testing.assert_array_equal(old.numpy(), new.numpy())
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_plain_networks_still_go_to_the_legacy_format(tmp_path):
+    inner = kb.BilinearSoftmaxRegression(3, rank=2, input_shape=(5, 4))
+    image = keras.Input((5, 4))
+    for model in (keras.Model(*graph()), keras.Model(image, inner(image))):
+        model.save(tmp_path / "model.h5")
+        again = keras.models.load_model(tmp_path / "model.h5")
+        for old, new in zip(model.weights, again.weights, strict=True):
+            np.testing.assert_array_equal(old.numpy(), new.numpy())
