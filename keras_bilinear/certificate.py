@@ -22,8 +22,11 @@ labels and the predictions, q = c + s (p - c), where G is s times the gradient d
 and at best s = 1.
 
 An unpenalised bias asks for sum_t w_t (q_t - c_t) = 0, so p is taken at the best bias for the present W.
+
+All of it is computed in float64, whatever the model computes in: a bound that owes a digit to rounding is none.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +34,6 @@ import numpy as np
 from keras import ops
 
 from keras_bilinear import bilinear_math as bm
-from keras_bilinear.bilinear_math import Tensor
 from keras_bilinear.data import is_array
 from keras_bilinear.descent import Samples
 from keras_bilinear.losses import targets
@@ -39,6 +41,12 @@ from keras_bilinear.losses import targets
 NEGLIGIBLE = 1e-2
 """Singular values below this fraction of the largest of their class do not count for its effective rank."""
 BISECTIONS, NEWTON_STEPS = 12, 100
+BALANCED = 1e-13
+"""A bias is at its optimum where sum_t w_t (p_t - c_t) is this part of sum_t w_t."""
+ROUNDING = 1e-12
+"""This part of the bound is taken off, for float64 rounds too."""
+TILE = 4096
+"""So many images are cast to float64 at a time."""
 WITHOUT_ARRAYS = (
     "Expected a regression model of keras_bilinear and arrays in `fit`: J is certified on all images. Received: "
     "another model, or a data set"
@@ -92,10 +100,11 @@ class Certificate:
 def certificate(model: Any, x: Any, y: Any, sample_weight: Any = None) -> Certificate:
     """The certificate of a bilinear or linear model on its training images; `model.certificate` calls this.
 
-    Costs one product with the images for the logits, one for the gradient, and K thin SVDs of M x N matrices.
+    Costs a product with the images for the logits and one for the gradient, in float64, and K thin SVDs of M x N
+    matrices.
 
     Args:
-        model: One of the four models of this package; built here if it is not yet.
+        model: One of the four models of this package, built.
         x: Images (T, M, N), as for `fit`: the bound is about J on these.
         y: Labels, as for `fit`.
         sample_weight: Weights (T,), as for `fit`.
@@ -103,19 +112,20 @@ def certificate(model: Any, x: Any, y: Any, sample_weight: Any = None) -> Certif
     Raises:
         ValueError: as `fit` does.
     """
-    return certified(model, *map(ops.convert_to_tensor, model.checked(x, y, sample_weight)))
+    return certified(model, *model.checked(x, y, sample_weight))
 
 
-def certified(model: Any, X: Tensor, y: Tensor, weight: Tensor) -> Certificate:
+def certified(model: Any, X: Any, y: Any, weight: Any) -> Certificate:
     """The certificate on data that has been checked already: X (T, M, N), labels of any form, weights (T,)."""
-    C = targets(y, model.units, weight.dtype)
-    samples = Samples(C, bm.normalised_weights(weight))
-    z = model.logits(X)
-    J = float(bm.cross_entropy(z, *samples) + model.penalty())
-    change = np.zeros(model.units) if model.head.bias is None else best_bias_change(z, samples)
-    p = C if change is None else bm.probabilities(z + ops.cast(change, z.dtype))
-    G = gradient(X, samples, p).astype("float64")
-    W = model.weight_matrices()
+    X, w = ops.convert_to_numpy(X), ops.convert_to_numpy(weight).astype("float64")
+    C = ops.convert_to_numpy(targets(ops.convert_to_tensor(y), model.units, "float64"))
+    samples, bias = Samples(C, w / len(w)), model.head.bias
+    W, penalty = weights_and_penalty(model)
+    z = logits(X, W) + (0.0 if bias is None else ops.convert_to_numpy(bias.value))
+    J = likelihood(z, *samples)[0] + penalty
+    change = np.zeros(model.units) if bias is None else best_bias_change(z, samples)
+    p = C if change is None else likelihood(z + change, *samples)[1]
+    G = gradient(X, samples, p)
     sigma = np.linalg.svd(W, compute_uv=False)
     bound = BOUNDS[model.penalty_name if hasattr(model, "penalty_name") else "frobenius"]
     rank = getattr(model, "rank", min(W.shape[1:]))
@@ -123,13 +133,41 @@ def certified(model: Any, X: Tensor, y: Tensor, weight: Tensor) -> Certificate:
     if change is None:  # q = c, where there is no gradient: the bound is the entropy of the labels
         ratios, note = None, "The bias is so far from its optimum that nothing but the labels bounds J."
     ranks = effective_ranks(sigma)
-    freedom = int(np.sum(ranks * (sum(W.shape[1:]) - ranks))) + (0 if model.head.bias is None else model.units)
-    return Certificate(J, dual, ratios, sigma, ranks, freedom, note)
+    freedom = int(np.sum(ranks * (sum(W.shape[1:]) - ranks))) + (0 if bias is None else model.units)
+    return Certificate(J, dual * (1 - ROUNDING), ratios, sigma, ranks, freedom, note)
+
+
+def weights_and_penalty(model: Any) -> tuple[np.ndarray, float]:
+    """W (K, M, N) and alpha R, both in float64."""
+    if not hasattr(model, "factors"):
+        W = model.weight_matrices().astype("float64")
+        return W, float(model.alpha) * float(np.sum(W**2)) / 2
+    A, B = (factors.astype("float64") for factors in model.factors())
+    R = type(model.head.factor_penalty).value(A, B)
+    return np.einsum("lmk,lnk->kmn", A, B), float(model.alpha) * float(R)
+
+
+def tiles(X: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
+    """The images as rows in float64, some at a time, and where they stand."""
+    for start in range(0, len(X), TILE):
+        rows = slice(start, start + TILE)
+        yield rows, X[rows].reshape(-1, X.shape[1] * X.shape[2]).astype("float64")
+
+
+def logits(X: np.ndarray, W: np.ndarray) -> np.ndarray:
+    """<W_k, X_t>, (T, K)."""
+    return np.concatenate([images @ W.reshape(len(W), -1).T for _, images in tiles(X)])
+
+
+def gradient(X: np.ndarray, samples: Samples, p: np.ndarray) -> np.ndarray:
+    """G_k = dV/dW_k, (K, M, N)."""
+    residual = samples.residual(p)
+    return np.sum([residual[rows].T @ images for rows, images in tiles(X)], axis=0).reshape(-1, *X.shape[1:])
 
 
 def certificate_of_fit(model: Any) -> Certificate:
     """The certificate on the data that `fit` runs on, or a ValueError if that is not at hand."""
-    return certified(model, *map(ops.convert_to_tensor, data_of_fit(model)))
+    return certified(model, *data_of_fit(model))
 
 
 def data_of_fit(model: Any) -> tuple[Any, Any, Any]:
@@ -151,14 +189,8 @@ def effective_ranks(singular_values: np.ndarray) -> np.ndarray:
     return np.sum(singular_values > NEGLIGIBLE * singular_values[:, :1], axis=1)
 
 
-def gradient(X: Tensor, samples: Samples, p: Tensor) -> np.ndarray:
-    """G_k = dV/dW_k, (K, M, N)."""
-    flat = ops.reshape(X, (-1, X.shape[1] * X.shape[2]))
-    return ops.convert_to_numpy(ops.matmul(ops.transpose(samples.residual(p)), flat)).reshape(-1, *X.shape[1:])
-
-
 def sum_bound(
-    samples: Samples, p: Tensor, G: np.ndarray, sigma: np.ndarray, alpha: float, rank: int
+    samples: Samples, p: np.ndarray, G: np.ndarray, sigma: np.ndarray, alpha: float, rank: int
 ) -> tuple[float, np.ndarray | None, str]:
     """The largest s <= 1 for which every |s G_k|_2 <= alpha."""
     steepest = np.linalg.norm(G, 2, axis=(1, 2))
@@ -169,7 +201,7 @@ def sum_bound(
 
 
 def product_bound(
-    samples: Samples, p: Tensor, G: np.ndarray, sigma: np.ndarray, alpha: float, rank: int
+    samples: Samples, p: np.ndarray, G: np.ndarray, sigma: np.ndarray, alpha: float, rank: int
 ) -> tuple[float, np.ndarray | None, str]:
     """Every s is feasible."""
     if alpha == 0.0:
@@ -181,7 +213,7 @@ def product_bound(
 
 
 def frobenius_bound(
-    samples: Samples, p: Tensor, G: np.ndarray, sigma: np.ndarray, alpha: float, rank: int
+    samples: Samples, p: np.ndarray, G: np.ndarray, sigma: np.ndarray, alpha: float, rank: int
 ) -> tuple[float, np.ndarray | None, str]:
     """Every s is feasible. The optimum is that of the linear model, which has full rank."""
     if alpha == 0.0:
@@ -200,26 +232,26 @@ NO_PENALTY = (
 )
 
 
-def entropy(samples: Samples, p: Tensor, s: float | Tensor) -> float:
+def entropy(samples: Samples, p: np.ndarray, s: float) -> float:
     """sum_t w_t H(q_t) for q = c + s (p - c)."""
     q = samples.targets + s * (p - samples.targets)
-    return float(ops.sum(samples.weights * ops.sum(surprise(q), axis=1)))
+    return float(np.sum(samples.weights * np.sum(surprise(q), axis=1)))
 
 
-def surprise(q: Tensor) -> Tensor:
+def surprise(q: np.ndarray) -> np.ndarray:
     """- q ln q for each class, with that of the other class added for K = 1."""
-    h = -q * ops.log(ops.maximum(q, 1e-30))
-    return h - (1 - q) * ops.log(ops.maximum(1 - q, 1e-30)) if q.shape[1] == 1 else h
+    h = -q * np.log(np.maximum(q, 1e-300))
+    return h - (1 - q) * np.log(np.maximum(1 - q, 1e-300)) if q.shape[1] == 1 else h
 
 
-def best_scale(samples: Samples, p: Tensor, quadratic: float) -> float:
+def best_scale(samples: Samples, p: np.ndarray, quadratic: float) -> float:
     """The maximum over s in [0, 1] of sum_t w_t H(q_t) - s^2 quadratic, a concave function, by bisection."""
     C, change = samples.targets, p - samples.targets
 
     def slope(s: float) -> float:
-        q = ops.clip(C + s * change, 1e-30, 1.0)
-        odds = ops.log(q) - ops.log(ops.maximum(1 - q, 1e-30)) if q.shape[1] == 1 else ops.log(q)
-        return -float(ops.sum(samples.weights * ops.sum(change * odds, axis=1))) - 2 * s * quadratic
+        q = np.clip(C + s * change, 1e-300, 1.0)
+        odds = np.log(q) - np.log(np.maximum(1 - q, 1e-300)) if q.shape[1] == 1 else np.log(q)
+        return -float(np.sum(samples.weights * np.sum(change * odds, axis=1))) - 2 * s * quadratic
 
     low, high = 0.0, 1.0
     if slope(1.0) < 0:
@@ -231,17 +263,17 @@ def best_scale(samples: Samples, p: Tensor, quadratic: float) -> float:
     return entropy(samples, p, low) - (low**2 * float(quadratic) if low else 0.0)
 
 
-def best_bias_change(z: Tensor, samples: Samples) -> np.ndarray | None:
+def best_bias_change(z: np.ndarray, samples: Samples) -> np.ndarray | None:
     """What the bias lacks at the present W, (K,): damped Newton steps on a convex function, in float64.
 
     None where they do not get there; then nothing is known of a free bias.
     """
-    z, C, w = (ops.convert_to_numpy(part).astype("float64") for part in (z, *samples))
+    C, w = samples
     change = np.zeros(z.shape[1])
     V, p = likelihood(z, C, w)
     for _ in range(NEWTON_STEPS):
         g = w @ (p - C)
-        if np.abs(g).max() <= 1e-10 * w.sum():
+        if np.abs(g).max() <= BALANCED * w.sum():
             return change
         H = np.diag(w @ p) - (w[:, None] * p).T @ p
         # A shift of all K changes nothing, so H is singular: the smallest of the solutions.
@@ -250,7 +282,7 @@ def best_bias_change(z: Tensor, samples: Samples) -> np.ndarray | None:
         step *= min(1.0, 10.0 / max(np.abs(step).max(), 1e-300))
         while True:
             V_new, p_new = likelihood(z + change + step, C, w)
-            if V_new <= V + 0.25 * g @ step or np.abs(step).max() < 1e-12:
+            if V_new <= V + 0.25 * g @ step + 1e-15 * abs(V) or np.abs(step).max() < 1e-12:
                 break
             step /= 2
         change, V, p = change + step, V_new, p_new

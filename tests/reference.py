@@ -137,3 +137,64 @@ def convex_optimum(X, C, alpha, L=None, iterations=4000):
         V = new + (0.0 if uphill else (t - 1) / t_new) * (new - W)
         W, t = new, t_new
     return likelihood(W)[0] + penalty(W)
+
+
+def penalised_optimum(X, C, s, alpha, penalty, rank, has_bias, iterations=20_000):
+    """(W, bias or None, J*) of the least 1/T sum_t s_t l(z_t, c_t) + alpha R(W), l the cross-entropy.
+
+    R is the least of the penalty over all factors of W: sum_k |W_k|_* ("sum"), sum_k |W_k|_*^2 / (2 rank)
+    ("product"), or 1/2 |W|_F^2 ("frobenius" and "ridge"). By accelerated proximal gradient steps.
+    """
+    T, M, N = X.shape
+    K, w = C.shape[1], s / T
+    flat = np.hstack([X.reshape(T, -1), np.ones((T, 1))]) if has_bias else X.reshape(T, -1).copy()
+    unit = np.abs(flat[:, : M * N]).max() or 1.0
+    flat[:, : M * N] /= unit  # W in units in which pixels are at most 1, as the bias's
+    step = 1.0 / (0.5 * np.linalg.norm(np.sqrt(w)[:, None] * flat, 2) ** 2)
+
+    def likelihood(U):
+        z = flat @ U
+        if K == 1:
+            return np.sum(w * (np.logaddexp(0, z) - C * z)[:, 0]), 1 / (1 + np.exp(-z))
+        top = z.max(axis=1, keepdims=True)
+        e = np.exp(z - top)
+        total = e.sum(axis=1, keepdims=True)
+        return np.sum(w * (np.log(total) + top - np.sum(C * z, axis=1, keepdims=True))[:, 0]), e / total
+
+    def shrunk(values):
+        if penalty == "sum":
+            return np.maximum(values - step * alpha / unit, 0)
+        c = step * alpha / unit**2
+        if penalty != "product":
+            return values / (1 + c)
+        thresholds = c / rank * np.cumsum(values) / (1 + c / rank * np.arange(1, len(values) + 1))
+        return np.maximum(values - thresholds[max(np.sum(values > thresholds) - 1, 0)], 0)
+
+    def proximal(U):
+        left, values, right = np.linalg.svd(U[: M * N].T.reshape(K, M, N), full_matrices=False)
+        W = (left * np.stack([shrunk(row) for row in values])[:, None, :]) @ right
+        return np.vstack([W.reshape(K, -1).T, U[M * N :]])
+
+    def R(U):
+        values = np.linalg.svd(U[: M * N].T.reshape(K, M, N), compute_uv=False) / unit
+        nuclear = values.sum(axis=1)
+        return np.sum(
+            nuclear if penalty == "sum" else nuclear**2 / (2 * rank) if penalty == "product" else values**2 / 2
+        )
+
+    U = V = np.zeros((flat.shape[1], K))
+    if penalty in ("frobenius", "ridge"):
+        R = lambda U: np.sum((U[: M * N] / unit) ** 2) / 2
+    t = 1.0
+    for _ in range(iterations):
+        p = likelihood(V)[1]
+        new = proximal(V - step * (flat.T @ (w[:, None] * (p - C))))
+        uphill = np.sum((V - new) * (new - U)) > 0
+        t_new = 1.0 if uphill else (1 + np.sqrt(1 + 4 * t * t)) / 2
+        moved = np.abs(new - V).max()
+        V = new + (0.0 if uphill else (t - 1) / t_new) * (new - U)
+        U, t = new, t_new
+        if moved <= 1e-14 * max(1.0, np.abs(U).max()):
+            break
+    W = (U[: M * N] / unit).T.reshape(K, M, N)
+    return W, U[M * N] if has_bias else None, likelihood(U)[0] + alpha * R(U)

@@ -1,12 +1,14 @@
 """The certificate against the convex problem solved on its own, and where it must not certify."""
 
 import math
+import os
 
 import keras
 import numpy as np
 import pytest
 
 import keras_bilinear as kb
+from keras_bilinear.bilinear_math import truncated_factors
 from keras_bilinear.certificate import best_bias_change, certificate
 from keras_bilinear.descent import Samples
 from tests import reference
@@ -224,8 +226,8 @@ def test_a_bias_that_cannot_be_settled_leaves_the_entropy_of_the_labels(digits60
 
 def test_faulty_data_is_refused(digits600):
     x, y = digits600
-    with pytest.raises(ValueError, match="Expected a model with weights"):
-        certificate(kb.BilinearSoftmaxRegression(10, 2), x, y)
+    with pytest.raises(ValueError, match="one label for each image"):
+        certificate(kb.BilinearSoftmaxRegression(10, 2), x, y[:10])
     model = kb.BilinearSoftmaxRegression(10, 2, input_shape=(8, 8))
     with pytest.raises(ValueError, match="one label for each image"):
         model.certificate(x, y[:10])
@@ -266,3 +268,60 @@ def test_data_that_cannot_be_evaluated_leave_a_model_uncompiled_and_unbuilt():
             method(np.full((4, 6, 5), np.nan), np.zeros(4))
     assert not model.compiled
     assert not model.built
+
+
+def certified_at(W, beta, X, labels, s, alpha, penalty, rank):
+    """A model with the filters W (K, M, N), as near as float32 comes, and its certificate."""
+    K, M, N = W.shape
+    options = {"alpha": alpha, "use_bias": beta is not None, "input_shape": (M, N)}
+    if penalty == "ridge":
+        model = kb.LinearLogisticRegression(**options) if K == 1 else kb.LinearSoftmaxRegression(K, **options)
+        model.head.kernel.assign(W.reshape(K, -1).T)
+    else:
+        options |= {"rank": rank, "penalty": penalty}
+        model = kb.BilinearLogisticRegression(**options) if K == 1 else kb.BilinearSoftmaxRegression(K, **options)
+        model.head.assign_factors(*truncated_factors(keras.ops.convert_to_tensor(W, "float32"), rank))
+    if beta is not None:
+        model.head.bias.assign(beta)
+    return model.certificate(X, labels[:, 0] if K == 1 else labels, s)
+
+
+def check_the_bound(case):
+    """Near the optimum, at float32's distance from it, and far away: no bound is above J*."""
+    rng = np.random.default_rng(case)
+    K, penalty, has_bias = (
+        int(rng.choice([1, 2, 4])),
+        ["sum", "product", "frobenius", "ridge"][case % 4],
+        case % 3 > 0,
+    )
+    T, M, N, scale = (
+        int(rng.integers(8, 60)),
+        int(rng.integers(1, 5)),
+        int(rng.integers(1, 5)),
+        10.0 ** rng.integers(-3, 4),
+    )
+    rank = min(M, N) if penalty != "product" else int(rng.integers(1, 4))
+    # As the images and the weights reach the model: rounded to float32.
+    X = (scale * rng.normal(size=(T, M, N))).astype("float32").astype("float64")
+    s = np.float32(rng.uniform(0, 3, T) if case % 5 else np.ones(T)).astype("float64")
+    soft = K > 1 and case % 2 == 0
+    C = rng.dirichlet(np.ones(K), T) if soft else one_hot(rng.integers(0, max(K, 2), T), K)
+    labels = C.astype("float32").astype("float64")
+    C = labels / labels.sum(axis=1, keepdims=True) if K > 1 else labels
+    power = 1 if penalty == "sum" else 2
+    alpha = float(np.float32(10.0 ** rng.uniform(-3, 0) * scale**power))
+    W, beta, J = reference.penalised_optimum(X, C, s, alpha, penalty, rank, has_bias)
+    for noise in (0.0, 1e-3, 0.3, 3.0):
+        moved = W + noise * np.abs(W).max() * rng.normal(size=W.shape)
+        bias = None if beta is None else beta + noise * rng.normal(size=K)
+        proof = certified_at(moved, bias, X, labels, s, alpha, penalty, max(rank, 1))
+        assert proof.lower_bound <= J + 1e-11, f"case {case}, noise {noise}: above by {proof.lower_bound - J:.1e}"
+        # J of this model is J* at least, so the gap is never less than the true one.
+        assert proof.gap >= proof.objective - J - 1e-11
+        if noise == 0.0 and penalty != "product":
+            assert proof.gap <= 2e-5 * max(1.0, J), "at the optimum the bound is J itself, but for float32"
+
+
+@pytest.mark.parametrize("case", range(int(os.environ.get("CERTIFICATE_CASES", 24))))
+def test_the_bound_is_never_above_the_optimum(case):
+    check_the_bound(case)
