@@ -106,8 +106,7 @@ class AlternatingTraining(Host):
             self.schedule.forget_steps()
         self._optimized = None
         if self.built:
-            # At once, so that `load_weights` finds the optimizer's slots.
-            self.build_optimizer()
+            self.build_optimizer()  # at once, so that `load_weights` finds its slots
 
     def check_objective(self, optimizer: Any, loss: Any) -> None:
         """Raises a ValueError when loss and output contradict, or the optimizer cannot train this model."""
@@ -169,8 +168,8 @@ class AlternatingTraining(Host):
         monitor J by any of these names minimise it unless told otherwise.
 
         Raises:
-            ValueError: for images, labels or weights the model cannot be trained on, for mini-batches in the exact
-                regime, for frozen blocks, and under a distribution strategy with several replicas.
+            ValueError: for data the model cannot be trained on, mini-batches in the exact regime, frozen blocks,
+                and a distribution strategy with several replicas.
         """
         return self._fit({name: value for name, value in locals().items() if name != "self"})
 
@@ -246,29 +245,25 @@ class AlternatingTraining(Host):
         """The options that Keras gets, from checked ones; models that know their data are built by it here."""
         return options
 
+    def _frozen(self) -> list[str]:
+        """What must move and is frozen, by name."""
+        return [block.path for block in self.factor_blocks if id(block) not in self._trained]
+
     @property
-    def _must_move(self) -> list[keras.Variable]:
-        """What must not be frozen in training."""
-        return self.factor_blocks
+    def _trained(self) -> frozenset[int]:
+        """The trainable variables, by their ids."""
+        return frozenset(id(variable) for variable in self.trainable_variables)
 
     def refuse_frozen(self) -> None:
-        """Raises a ValueError if a block is frozen, or if `trainable` was changed since the model was compiled.
-
-        A frozen block's turn would come, and nothing, or what shall not, would move.
-        """
-        trained = {id(variable) for variable in self.trainable_variables}
-        if self.built:
-            frozen = [variable.path for variable in self._must_move if id(variable) not in trained]
-        else:
-            layers = [layer for layer in (self, *self.layers) if layer is not self.schedule]
-            frozen = [layer.name for layer in layers if not layer.trainable]
+        """Raises a ValueError if a block is frozen, or if `trainable` was changed since the model was compiled."""
+        frozen = self._frozen()
         if frozen:
             raise ValueError(
                 "Expected every block to be trainable, and with BlockLineSearch the bias, which moves with all of "
                 "them; to train only the layers around bilinear factors, use a plain keras.Model. Received: "
                 f"frozen {', '.join(frozen[:4])}"
             )
-        if not self.is_exact and self._optimized not in (None, trained):
+        if not self.is_exact and self._optimized not in (None, self._trained):
             raise ValueError(
                 "Expected the variables to be trainable that were when the model was compiled. Received: others; "
                 "call `compile` after a change of `trainable`."
@@ -277,10 +272,8 @@ class AlternatingTraining(Host):
     @property
     def losses(self) -> list[Tensor]:
         """As in Keras, and the penalty of frozen blocks, which Keras leaves out: it is a part of J."""
-        blocks = self.factor_blocks if self.built else []
-        trained = {id(variable) for variable in self.trainable_variables}
-        frozen = [block for block in blocks if block.regularizer is not None and id(block) not in trained]
-        return [*super().losses, *(block.regularizer(block) for block in frozen)]
+        frozen = [block for block in self.factor_blocks if id(block) not in self._trained] if self.built else []
+        return [*super().losses, *(block.regularizer(block) for block in frozen if block.regularizer is not None)]
 
     def _keep_sweeps_whole(self, steps: int) -> None:
         """Lets no group of steps that are executed together go beyond an epoch: the data have no end."""
@@ -338,13 +331,12 @@ class AlternatingTraining(Host):
         """Gives the optimizer all variables at once: built by the first block, it would know no other."""
         if self._optimized is not None and self.optimizer.built:
             return
-        variables = self.trainable_variables
         with tf.init_scope():
             if not self.optimizer.built:
-                self.optimizer.build(variables)
+                self.optimizer.build(self.trainable_variables)
             if not self.is_exact:
-                keep_apart(inner_optimizer(self.optimizer), variables, self.schedule.num_blocks)
-        self._optimized = frozenset(map(id, variables))
+                keep_apart(inner_optimizer(self.optimizer), self.trainable_variables, self.schedule.num_blocks)
+        self._optimized = self._trained
 
 
 def listed(callbacks: Any) -> list[keras.callbacks.Callback]:

@@ -169,14 +169,16 @@ class ImageRegression(AlternatingTraining, keras.Model):
             self.training_data, self.schedule.ranks_are_growing = None, False
 
     def _compile_if_needed(self) -> None:
-        """Compiles with the defaults if `compile` was not called."""
         if not self.compiled:
             self.compile()
 
-    @property
-    def _must_move(self) -> list[keras.Variable]:
-        solved = self.is_exact and self.head.bias is not None
-        return [*self.factor_blocks, self.head.bias] if solved else self.factor_blocks
+    def _frozen(self) -> list[str]:
+        if not self.built:
+            return [] if self.trainable and self.head.trainable else [self.head.name]
+        # The solver moves the bias, too; a model that is not compiled yet will be so with it.
+        solved = (self.is_exact or not self.compiled) and self.head.bias is not None
+        bias = [self.head.bias.path] if solved and id(self.head.bias) not in self._trained else []
+        return super()._frozen() + bias
 
     @property
     def trains_exactly(self) -> bool:

@@ -32,8 +32,8 @@ def network():
 
 def everything(model):
     """All that a refusal must leave as it is."""
-    state = [model.built, model.compiled, *(variable.numpy().copy() for variable in model.variables)]
-    return state + [variable.numpy().copy() for variable in getattr(model, "optimizer", None).variables]
+    of_optimizer = model.optimizer.variables if model.compiled else []
+    return [model.built, model.compiled, *(variable.numpy() for variable in [*model.variables, *of_optimizer])]
 
 
 def refused(model, x, y, message="to be trainable"):
@@ -64,6 +64,13 @@ def test_the_exact_regime_refuses_what_is_frozen(name, part, compiled_first):
     if not compiled_first:
         model.compile()
     refused(model, *data(name))
+
+
+def test_a_model_that_was_not_compiled_is_refused_as_it_is():
+    for name in MODELS:
+        model = MODELS[name](input_shape=(6, 5))
+        FREEZE["bias"](model)
+        refused(model, *data(name))
 
 
 @pytest.mark.parametrize("optimizer", [None, "adam"])
