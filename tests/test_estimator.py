@@ -73,8 +73,9 @@ def test_more_than_two_classes_are_a_BSR(fitted, three):
     model = fit_directly(kb.BilinearSoftmaxRegression(3, **settings()), x, y)
     assert fitted.model_.objective(x, y) == pytest.approx(model.objective(x, y), SAME_J)
     np.testing.assert_allclose(fitted.predict_proba(x), model.predict(x, verbose=0), atol=1e-3)
-    assert fitted.score(x, NAMES[y]) == model.evaluate(x, y, verbose=0, return_dict=True)["accuracy"] > 0.95
-    assert fitted.n_iter_ == int(model.schedule.sweep.value)
+    own = fitted.model_  # the other one may take a sweep more or less
+    assert fitted.score(x, NAMES[y]) == own.evaluate(x, y, verbose=0, return_dict=True)["accuracy"] > 0.95
+    assert fitted.n_iter_ == int(own.schedule.sweep.value) == own.convergence_report().sweeps > 1
 
 
 def test_two_classes_are_a_BLR_and_weights_are_those_of_keras(three):
