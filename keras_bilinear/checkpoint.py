@@ -1,27 +1,25 @@
-"""Fits that can be killed at any moment: what is saved after an epoch, and which fit may go on from it."""
+"""Fits that can be killed at any moment: what is saved after an epoch, and how a fit goes on from it."""
 
-import hashlib
-import json
 import os
-import re
 import weakref
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import keras
-import numpy as np
-import tensorflow as tf
 
 from keras_bilinear.arguments import count
-from keras_bilinear.checkpoint_file import Saved, expect_kinds, read_checkpoint, restore, write_checkpoint
+from keras_bilinear.checkpoint_file import (
+    Saved,
+    expect_kinds,
+    local_path,
+    read_checkpoint,
+    restore,
+    usable,
+    write_checkpoint,
+)
 from keras_bilinear.layers import bilinear_layers
-from keras_bilinear.optimizers import inner_optimizer
 from keras_bilinear.progress import tell
-from keras_bilinear.replacement import remove_leftovers, temporary_sibling
-
-OF_THE_FIT = ("batch_size", "steps_per_epoch", "shuffle", "validation_split", "class_weight")
-"""Arguments of `fit` that decide which numbers come out."""
+from keras_bilinear.same_fit import OF_THE_FIT, arrays_among, digest_of, expect_settings, settings_of
 
 LEFT: weakref.WeakKeyDictionary[keras.Model, tuple[str, str]] = weakref.WeakKeyDictionary()
 """The settings that the last fit of a model began with, and those it left, if its file is there to go on from."""
@@ -193,68 +191,12 @@ def checkpoint_among(callbacks: list[Any]) -> Checkpoint | None:
     return found[0] if found and isinstance(found[0], Checkpoint) else None
 
 
-# Where ------------------------------------------------------------------------------------------------------------
-
-
-def local_path(path: Any) -> str:
-    """`path` as a string, or a ValueError if it names no local file."""
-    text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
-    if not isinstance(text, str) or not text or "\0" in text:
-        raise ValueError(f"Expected `path` to be the path of a file, a str or os.PathLike. Received: path={path!r}")
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", text):  # pathlib has made one slash of two
-        raise ValueError(f"Expected `path` on a local disk. Received: path={path!r}")
-    return text
-
-
-def usable(path: str) -> Path:
-    """The place behind `path`, links followed, free of what killed processes have left beside it.
-
-    Raises:
-        ValueError: if there can be no file, or none that is read, and replaced by others.
-    """
-    try:
-        target = Path(path).resolve()
-        if target.is_dir() or (target.exists() and not target.is_file()):
-            raise ValueError(f"Expected `path` to be a file. Received: path={path!r}, which is none")
-        if not target.parent.is_dir():
-            raise ValueError(f"Expected an existing folder {target.parent}. Received: path={path!r}")
-        remove_leftovers(target)
-        with temporary_sibling(target) as trial:
-            trial.touch()
-        if target.exists():
-            target.open("rb").close()
-    except (OSError, RuntimeError) as error:  # before Python 3.13, a loop of links is a RuntimeError
-        raise ValueError(
-            f"Expected `path` to be a file that can be read and written. Received: path={path!r}: {error}"
-        ) from error
-    return target
-
-
-# What -------------------------------------------------------------------------------------------------------------
-
-
 def state_of(model: Any) -> list[keras.Variable]:
     """Every variable that a fit changes: weights, schedule, random states, optimizer; alpha, which may change."""
     ridge = [model.ridge.alpha] if hasattr(model, "ridge") else []
-    return [*model.variables, *model.optimizer.variables, *ridge]
-
-
-def arrays_among(data: Any) -> list[np.ndarray]:
-    """The arrays that a fit is given; none where it reads a data set, or something else is among them."""
-    given = [part for part in keras.tree.flatten(data) if part is not None]
-    if not all(isinstance(part, np.ndarray | tf.Tensor) for part in given):
-        return []
-    arrays = [np.asarray(part) for part in given]
-    return [] if any(array.dtype.hasobject for array in arrays) else arrays
-
-
-def digest_of(arrays: list[np.ndarray]) -> str:
-    """Tells arrays from others; nothing of none."""
-    digest = hashlib.sha256()
-    for array in arrays:
-        digest.update(f"{array.dtype} {array.shape}".encode())
-        digest.update(np.ravel(array).view("uint8").data)  # no copy of what is contiguous
-    return digest.hexdigest() if arrays else ""
+    # Keras 3.8 does not count the schedule among the variables of a functional model.
+    variables = [*model.variables, *model.schedule.variables, *model.optimizer.variables, *ridge]
+    return list({id(variable): variable for variable in variables}.values())
 
 
 def shape_of_images(data: Any) -> tuple[int | None, ...]:
@@ -267,51 +209,3 @@ def shape_of_images(data: Any) -> tuple[int | None, ...]:
             "without, and data that do not tell the shape of an image"
         )
     return (None, *shape[1:])
-
-
-def settings_of(model: Any, options: dict[str, Any]) -> str:
-    """What decides the numbers of a fit, besides its data and the weights it begins with, as JSON."""
-    optimizer, loss = (getattr(model, name, None) for name in ("optimizer", "loss"))
-    # Two fits in a row may be alike, but for the steps that were taken before.
-    steps = np.asarray(getattr(inner_optimizer(optimizer), "iterations", 0))
-    fit = {**options, "class_weight": str(options["class_weight"]), "begins_after_steps": steps}
-    text = json.dumps({"model": model, "optimizer": optimizer, "loss": loss, "fit": fit}, default=described)
-    # Keras numbers the names of all it makes, and a program that makes its model twice is none the worse.
-    return re.sub(r'_\d+"', '"', text)
-
-
-def described(value: Any) -> Any:
-    """What JSON has no word for: numbers of NumPy, Keras objects by class and config, anything else by its name."""
-    if isinstance(value, np.generic | np.ndarray):
-        return value.tolist()
-    try:
-        config = value.get_config() if hasattr(value, "get_config") else None
-    except NotImplementedError:  # an object of the user's own, of which no more can be said
-        config = None
-    return {"class_name": getattr(value, "__name__", type(value).__name__), "config": config}
-
-
-def expect_settings(path: Path, expected: str, received: str) -> None:
-    """Raises a ValueError that says in what two fits differ, if they do."""
-    before, now = (dict(entries(json.loads(text))) for text in (expected, received))
-    for name in {**before, **now}:
-        was, is_now = (there.get(name, "nothing") for there in (before, now))
-        if was != is_now:
-            raise ValueError(
-                f"Expected the fit that {str(path)!r} holds, with {name}: {was}. Received: {name}: {is_now}. "
-                "Delete the file to fit anew."
-            )
-
-
-def entries(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    """Every number and word in nested JSON, with the path that leads to it."""
-    if isinstance(value, dict) and value.get("class_name") == "__lambda__":
-        yield name, "a lambda"  # whose bytes may differ from one process to the next
-    elif isinstance(value, dict | list):
-        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
-            # Within layers Keras may draw a seed of its own.
-            if key != "seed" or name == "model.config":
-                yield from entries(part, f"{name}.{key}".lstrip("."))
-    else:
-        # A number may have been in a float32 variable, or not yet.
-        yield name, f"{value:.7g}" if isinstance(value, float) else str(value)

@@ -3,6 +3,8 @@
 import hashlib
 import json
 import math
+import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_bilinear.replacement import replace_file
+from keras_bilinear.replacement import remove_leftovers, replace_file, temporary_sibling
 
 MAGIC = b"keras_bilinear checkpoint 1\n"
 """What such a file begins with."""
@@ -80,3 +82,37 @@ def expect_kinds(path: Path, saved: Saved, variables: Sequence[keras.Variable]) 
 def kind_of(variable: keras.Variable) -> list[Any]:
     """Shape and dtype, as JSON has them."""
     return [list(variable.shape), keras.backend.standardize_dtype(variable.dtype)]
+
+
+def local_path(path: Any) -> str:
+    """`path` as a string, or a ValueError if it names no local file."""
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise ValueError(f"Expected `path` to be the path of a file, a str or os.PathLike. Received: path={path!r}")
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", text):  # pathlib has made one slash of two
+        raise ValueError(f"Expected `path` on a local disk. Received: path={path!r}")
+    return text
+
+
+def usable(path: str) -> Path:
+    """The place behind `path`, links followed, free of what killed processes have left beside it.
+
+    Raises:
+        ValueError: if there can be no file, or none that is read, and replaced by others.
+    """
+    try:
+        target = Path(path).resolve()
+        if target.is_dir() or (target.exists() and not target.is_file()):
+            raise ValueError(f"Expected `path` to be a file. Received: path={path!r}, which is none")
+        if not target.parent.is_dir():
+            raise ValueError(f"Expected an existing folder {target.parent}. Received: path={path!r}")
+        remove_leftovers(target)
+        with temporary_sibling(target) as trial:
+            trial.touch()
+        if target.exists():
+            target.open("rb").close()
+    except (OSError, RuntimeError) as error:  # before Python 3.13, a loop of links is a RuntimeError
+        raise ValueError(
+            f"Expected `path` to be a file that can be read and written. Received: path={path!r}: {error}"
+        ) from error
+    return target

@@ -75,7 +75,7 @@ class Anneal(keras.callbacks.Callback):
 
 def variables(model):
     ridge = [model.ridge.alpha] if hasattr(model, "ridge") else []
-    return [*model.variables, *model.optimizer.variables, *ridge]
+    return [*model.variables, *model.schedule.variables, *model.optimizer.variables, *ridge]
 
 
 def state(model):
@@ -284,37 +284,40 @@ def test_other_data_are_refused_by_a_model_without_weights(kind, tmp_path):
     assert model.fit(*given(x, y), epochs=6, verbose=0, callbacks=[Checkpoint(path)]).epoch == [2, 3, 4, 5]
 
 
-def test_a_network_of_other_layers_is_refused_and_one_that_cannot_be_described_goes_on(tmp_path):
-    class Twice(keras.layers.Layer):
-        def __init__(self, function, **options):
-            super().__init__(**options)
-            self.function = function
+class Own(keras.layers.Layer):
+    """A layer that cannot be described."""
 
-        def call(self, x):
-            return self.function(x)
+    def __init__(self, function, size):
+        super().__init__()
+        self.function, self.size = function, size
 
-    def network(activation, layer, units=3):
+    def build(self, input_shape):
+        self.shift = self.add_weight(shape=(self.size,), initializer="zeros")
+
+    def call(self, x):
+        return self.function(x) + keras.ops.sum(self.shift)
+
+
+def test_a_network_of_other_layers_is_refused(tmp_path):
+    def network(activation, layer):
         image = keras.Input((5, 4))
         maps = keras.layers.Activation(activation)(layer(image))
-        model = kb.AlternatingModel(image, kb.BilinearDense(units, 1)(maps))
+        model = kb.AlternatingModel(image, kb.BilinearDense(3, 1)(maps))
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile("sgd", loss, run_eagerly=True)
         return model
 
-    path, (x, y) = tmp_path / "fit", data()
-    plain = lambda: keras.layers.Lambda(lambda x: 2 * x)
-    with pytest.raises(KeyboardInterrupt):
-        network("tanh", plain()).fit(x, y, epochs=6, verbose=0, callbacks=[Checkpoint(path), Kill(2)])
-    refused(network("relu", plain()), path, x, y, "activation: tanh")
-    refused(network("tanh", plain()), path, x + 1, y, "training data")
-    refused(network("tanh", Twice(lambda x: x)), path, x, y, "model.config")
-    path.unlink()
-
-    own = lambda units=3: network("tanh", Twice(lambda x: 2 * x), units)
-    with pytest.raises(KeyboardInterrupt):
-        own().fit(x, y, epochs=6, verbose=0, callbacks=[Checkpoint(path), Kill(2)])
-    refused(own(units=4), path, x, y, r"with 14 variables.*\[5, 4\]")
-    assert own().fit(x, y, epochs=6, verbose=0, callbacks=[Checkpoint(path)]).epoch == [2, 3, 4, 5]
+    own = lambda size=2: Own(lambda maps: 2 * maps, size)
+    for layer in (own, lambda: keras.layers.Lambda(lambda maps: 2 * maps)):
+        path, (x, y) = tmp_path / "fit", data()
+        with pytest.raises(KeyboardInterrupt):
+            network("tanh", layer()).fit(x, y, epochs=6, verbose=0, callbacks=[Checkpoint(path), Kill(2)])
+        refused(network("relu", layer()), path, x, y, "activation: tanh")
+        refused(network("tanh", keras.layers.Dropout(0.5)), path, x, y, "model.config|class_name: Lambda")
+        refused(network("tanh", layer()), path, x + 1, y, "training data")
+        if layer is own:
+            refused(network("tanh", own(3)), path, x, y, r"15 variables.*\[\[3\], 'float32'\] instead of \[\[2\]")
+        assert network("tanh", layer()).fit(x, y, epochs=3, verbose=0, callbacks=[Checkpoint(path)]).epoch == [2]
 
 
 def test_the_same_model_goes_on_from_what_callbacks_made_of_it(tmp_path):
