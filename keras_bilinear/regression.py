@@ -176,7 +176,7 @@ class ImageRegression(AlternatingTraining, keras.Model):
         if not self.built:
             return [] if self.trainable and self.head.trainable else [self.head.name]
         # The solver moves the bias, too; a model that is not compiled yet will be so with it.
-        solved = (self.is_exact or not self.compiled) and self.head.bias is not None
+        solved = self.trains_exactly and self.head.bias is not None
         bias = [self.head.bias.path] if solved and id(self.head.bias) not in self._trained else []
         return super()._frozen() + bias
 
