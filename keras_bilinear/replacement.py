@@ -93,7 +93,7 @@ def put_in_place(new: Path, folder: Path, gone: Collection[str] = (), last: Coll
             if path.name not in gone and not os.path.lexists(folder / path.name):
                 path.rename(folder / path.name)
         return
-    for name in {*gone, *last}:
+    for name in (*last, *gone):
         (folder / name).unlink(missing_ok=True)
     for name in sorted(names, key=lambda name: name in last):
         if (new / name).is_dir():
