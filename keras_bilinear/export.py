@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_bilinear import litert, metadata
+from keras_bilinear import float16, litert, metadata
 from keras_bilinear.arguments import positive_integer
 from keras_bilinear.inference_graph import SIGNATURE, ImageModel, InferenceGraph, check_batch, inference_graph
 from keras_bilinear.quantization import (
@@ -24,7 +24,7 @@ from keras_bilinear.quantization import (
     configure,
     lowered_for_integers,
 )
-from keras_bilinear.replacement import checked_target, is_replaceable, replace_folder, temporary_sibling
+from keras_bilinear.replacement import checked_target, is_replaceable, recover, replace_folder, temporary_sibling
 from keras_bilinear.verification import VerificationReport, checked_data, verified
 
 CONVERTING = threading.Lock()
@@ -83,6 +83,7 @@ def export_saved_model(model: ImageModel, path: str | os.PathLike[str], output: 
     graph = inference_graph(model, output=output)
     check_fitted(model)
     target = checked_target(path)
+    recover(target)
     if target.exists() and not is_replaceable(target):
         raise ValueError(f"Expected `path` to be free, or a SavedModel to replace. Received: path={str(path)!r}")
     module, serve = graph.traced(batch_size=None)
@@ -157,6 +158,10 @@ def export_tflite(
         kind = "a folder" if target.is_dir() else "a device or a pipe"
         raise ValueError(f"Expected `path` to be a file. Received: path={str(path)!r}, {kind}")
     content = tflite_content(graph, batch, quantize, io, images)
+    if quantize == "float16":
+        float16.check_weights(tflite_content(graph))
+        float16.check_scores(content, graph, images, white=facts.get("input_range", [0.0, 1.0])[1])
+    litert.check_structure(content)
     if facts:
         content = metadata.sealed(content, facts)
     proof = None if held_out is None else verified(content, Path(path), model, *held_out)

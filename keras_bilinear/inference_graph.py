@@ -14,6 +14,7 @@ import tensorflow as tf
 from keras_bilinear.arguments import one_of, positive
 from keras_bilinear.bilinear_math import Tensor
 from keras_bilinear.layers import BilinearDense, refuse_quantized
+from keras_bilinear.litert import MOST_NUMBERS
 from keras_bilinear.lowerings import count, finite_float32, lowered_weights, rounded, scores
 from keras_bilinear.models import LinearBaseline
 from keras_bilinear.networks import float32_copy, image_shape, units
@@ -24,8 +25,6 @@ LAYOUTS = ("factored", "merged")
 OUTPUTS = ("probabilities", "logits")
 SIGNATURE = "serving_default"
 LEAST_SCALE, LARGEST_SCALE = 1e-30, 1e30
-MOST_PIXELS = 2**28
-"""Numbers that the images of one call may have: 1 GiB of float32, for runtimes count bytes in 32 bits."""
 
 
 class InferenceGraph(NamedTuple):
@@ -157,7 +156,7 @@ def constant(variable: Any) -> Tensor:
 
 def check_batch(batch_size: int, image_shape: tuple[int, ...]) -> None:
     """Raises a ValueError for more images a call than any runtime holds."""
-    most = max(1, MOST_PIXELS // math.prod(image_shape))
+    most = max(1, MOST_NUMBERS // math.prod(image_shape))
     if batch_size > most:
         size = " x ".join(map(str, image_shape))
         raise ValueError(f"Expected at most {most:,} images of {size} a call. Received: batch_size={batch_size}")

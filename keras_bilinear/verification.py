@@ -163,6 +163,8 @@ def verified(
     for kernels in ("default", "reference"):
         with blamed_on_the_file():
             scores = file_scores(loaded(content, kernels), X)
+            if scores.shape != expected.shape:
+                raise VerificationError(f"Expected scores of shape {expected.shape}. Received: {scores.shape}")
         report = compared(kernels, scores, expected, output, labels)
         check_gates(report, GATES[quantize], expected, accuracy)
         reports.append(report)

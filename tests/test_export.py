@@ -13,7 +13,7 @@ import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
 
 import keras_bilinear as kb
-from keras_bilinear import export, inference_graph, litert, verification
+from keras_bilinear import export, inference_graph, litert, replacement, verification
 from keras_bilinear.export import export_saved_model, export_tflite
 from keras_bilinear.verification import KernelReport, VerificationError, verify_tflite
 from tests.files import ATOL, dtype_policy, oracle, random_images, random_model, run
@@ -449,7 +449,8 @@ def test_a_failed_write_leaves_the_old_saved_model(tmp_path, monkeypatch, failin
         monkeypatch.setattr(tf.saved_model, "save", lambda module, path, signatures: fail(Path(path).mkdir()))
     else:
         rename = Path.rename
-        # The new folder cannot take its place, with the old one already moved away.
+        # The new folder cannot take its place, with the old one already moved away: on disks that cannot exchange.
+        monkeypatch.setattr(replacement, "exchanged", lambda one, other: False)
         monkeypatch.setattr(
             Path,
             "rename",

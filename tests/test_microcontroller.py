@@ -47,7 +47,7 @@ def exported(model, images, quantize=None, io="float32"):
 
 def without_metadata(content):
     """The file under which none of the metadata of an export is found."""
-    return content.replace(b"keras_bilinear", b"of_other_tools")
+    return litert.with_metadata(content, {}).replace(b"keras_bilinear", b"of_other_tools")
 
 
 @pytest.fixture(scope="module")
@@ -321,6 +321,20 @@ def test_the_sources_compile_with_older_releases(file, tmp_path):
     compiled(tmp_path, "-fsyntax-only", "-DFLAT_NAMESPACE", "-I", str(INTERFACE), "classify.cc")
 
 
+@pytest.mark.parametrize("source", ["model.cc", "classify.cc"])
+def test_sources_of_two_models_do_not_compile(file, tmp_path, source):
+    """As they lie there when the process is killed while it puts them in place."""
+    model, other = read_model(file()), read_model(with_metadata(file(), input_range=[0, 255]))
+    make = {"model.cc": firmware.data, "classify.cc": firmware.example}[source]
+    (tmp_path / source).write_text(make(model, "digits"))
+    command = ["-fsyntax-only", "-I", str(INTERFACE), source]
+    (tmp_path / "model.h").write_text(firmware.header(model, "digits", 4096))
+    compiled(tmp_path, *command)
+    (tmp_path / "model.h").write_text(firmware.header(other, "digits", 4096))
+    with pytest.raises(AssertionError, match=r"model\.h is of another model"):
+        compiled(tmp_path, *command)
+
+
 def test_every_operator_of_a_file_has_its_method(models, file, tmp_path):
     used = set()
     for K, model in models.items():
@@ -401,6 +415,15 @@ def test_images_that_do_not_fit(file):
 def test_wrong_labels(file, labels):
     with pytest.raises(ValueError, match="Expected 10 labels, strings without NUL"):
         read_model(with_metadata(file(), labels=labels))
+
+
+def test_a_file_that_was_changed(models, digits, tmp_path):
+    path = tmp_path / "m.tflite"
+    kb.export_tflite(models[10], path, representative_data=digits[0][:64])
+    content = path.read_bytes()
+    assert read_model(content).input_range == (0, 1)
+    with pytest.raises(ValueError, match="Expected a file as it was written"):
+        read_model(content.replace(b'"input_range":[0.0,1.0]', b'"input_range":[0.0,9.0]'))
 
 
 @pytest.mark.parametrize("received", [[1, 0], [0], [0, 1, 2], ["a", "b"], [0, float("inf")], 255, {"low": 0}])

@@ -1,6 +1,7 @@
 """The C++ sources of a model: its bytes, its constants, and how TensorFlow Lite Micro runs it."""
 
 import re
+import zlib
 
 import numpy as np
 
@@ -50,6 +51,9 @@ def header(model: MicroModel, prefix: str, arena: int) -> str:
 constexpr size_t {prefix}_model_size = {len(model.content)};
 extern const unsigned char {prefix}_model[{prefix}_model_size];
 
+// Of the file, and known to model.cc and classify.cc: sources of different models do not compile together.
+constexpr uint32_t {prefix}_model_crc = {crc(model)};
+
 // The image, row by row, and the number of scores.
 constexpr int {prefix}_rows = {M};
 constexpr int {prefix}_columns = {N};
@@ -86,6 +90,7 @@ def data(model: MicroModel, prefix: str) -> str:
     return f"""\
 #include "model.h"
 
+{same_model(model, prefix)}
 alignas(16) const unsigned char {prefix}_model[{prefix}_model_size] = {{
 {listed}
 }};
@@ -107,6 +112,7 @@ def example(model: MicroModel, prefix: str) -> str:
 #include "tensorflow/lite/micro/micro_mutable_op_resolver.h"
 #include "tensorflow/lite/schema/schema_generated.h"
 
+{same_model(model, prefix)}
 // Newer releases hold the classes in tflite::micro, older ones in tflite.
 namespace tflite {{
 namespace micro {{}}
@@ -146,6 +152,18 @@ bool {prefix}_classify(const uint8_t* pixels, float* scores) {{
   }}
   return true;
 }}
+"""
+
+
+def crc(model: MicroModel) -> str:
+    """The checksum of the file, as a literal."""
+    return f"0x{zlib.crc32(model.content):08x}u"
+
+
+def same_model(model: MicroModel, prefix: str) -> str:
+    """A line that does not compile with the header of another model."""
+    return f"""\
+static_assert({prefix}_model_crc == {crc(model)}, "model.h is of another model: write all files anew");
 """
 
 

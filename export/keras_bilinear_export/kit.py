@@ -1,14 +1,13 @@
 """From a `.keras` file to a folder of verified files and the report on them."""
 
 import contextlib
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from keras_bilinear import export_saved_model, litert
 from keras_bilinear.inference_graph import ImageModel
 from keras_bilinear.quantization import images_of
-from keras_bilinear.replacement import is_replaceable, replace_folder, temporary_sibling
+from keras_bilinear.replacement import is_replaceable, put_in_place, staged
 from keras_bilinear.verification import shape_of
 from keras_bilinear_export.dense import dense_files
 from keras_bilinear_export.exporting import Missed, Written, exported, file_name, layouts_of
@@ -23,7 +22,7 @@ from keras_bilinear_export.report import Report, this_machine
 def export_kit(options: Options) -> int:
     """Writes what is asked for and prints the report; returns 0, or 1 if a file missed a gate.
 
-    Files take their places at the very end: after a fault the folder is as it was.
+    Files take their places at the very end, at once where the disk can: after a fault the folder is as it was.
 
     Raises:
         ValueError, OSError, ImportError: for whatever is wrong with model, images, options, disk or packages.
@@ -31,8 +30,7 @@ def export_kit(options: Options) -> int:
     litert.runtime()  # A missing package is said before the work, not after it.
     model = loaded_model(options.model)
     images = images_for(options)
-    with folder(options.out), temporary_sibling(options.out / "new") as new:
-        new.mkdir()
+    with folder(options.out), staged(options.out.resolve()) as new:
         check_places(options, model)
         if options.saved_model:
             export_saved_model(model, new / saved_model_name(options), options.output)
@@ -40,10 +38,9 @@ def export_kit(options: Options) -> int:
         report = report_on(model, images, options, files, new)
         (new / "report.json").write_text(report.json(), encoding="utf-8")
         (new / "report.md").write_text(report.markdown(), encoding="utf-8")
-        put_in_place(new, options.out)
-        for file in report.missed:
-            # One of an earlier model would be taken for it.
-            (options.out / file.name).unlink(missing_ok=True)
+        # A file of an earlier model would be taken for one that is missing now.
+        gone = [file.name for file in report.missed]
+        put_in_place(new, options.out.resolve(), gone, last=("report.json", "report.md"))
     print(f"\n{report.markdown()}", end="")
     return 1 if report.missed else 0
 
@@ -128,12 +125,3 @@ def report_on(
         missed=tuple(file for file in files if isinstance(file, Missed)),
         dense=tuple(baselines),
     )
-
-
-def put_in_place(new: Path, out: Path) -> None:
-    """Moves everything that was written to where it belongs, reports last."""
-    for path in sorted(new.iterdir(), key=lambda path: path.name.startswith("report.")):
-        if path.is_dir():
-            replace_folder(out / path.name, path)
-        else:
-            os.replace(path, out / path.name)

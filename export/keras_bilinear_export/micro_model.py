@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_bilinear.litert import metadata, operators, schema, unpacked
+from keras_bilinear.litert import check_structure, operators, schema, unpacked
+from keras_bilinear.metadata import sealed_facts
 from keras_bilinear.verification import loaded
 
 RESOLVER_METHODS = {
@@ -70,10 +71,11 @@ def read_model(content: bytes) -> MicroModel:
     Raises:
         ValueError: if it is no TFLite file, takes anything but one image a call, has an operator that is not among
             `RESOLVER_METHODS`, is of the kind `dynamic` or `float16`, which TensorFlow Lite Micro does not run, or
-            has wrong metadata.
+            has wrong metadata, or was changed since it was written.
         ImportError: if ai-edge-litert is not installed.
     """
-    # LiteRT verifies the bytes; TensorFlow Lite Micro does not, and crashes on wrong ones.
+    # LiteRT verifies the bytes, after what may end it; TensorFlow Lite Micro does not, and crashes on wrong ones.
+    check_structure(content)
     interpreter = loaded(content, "default")
     kinds = tuple(dict.fromkeys(operators(content)))
     unknown = [kind for kind in kinds if kind not in RESOLVER_METHODS]
@@ -86,7 +88,7 @@ def read_model(content: bytes) -> MicroModel:
     if [len(shape) for shape in shapes] != [3, 2] or any(shape[0] != 1 for shape in shapes):
         raise ValueError(f"Expected images (1, M, N) and outputs (1, K), batch_size=1. Received: {shapes}")
     (_, M, N), (_, K) = shapes
-    facts = metadata(content)
+    facts = sealed_facts(content)
     return MicroModel(
         content=content,
         image_size=(M, N),
