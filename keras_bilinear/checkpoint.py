@@ -32,7 +32,8 @@ class Checkpoint(keras.callbacks.Callback):
     scale, the states of random layers, and the epoch. It takes its place whole: a process that is killed, at any
     moment, loses the epoch that runs and no more. Run the same program again, and `fit` goes on, to the very
     numbers of a fit that was never interrupted. A fit that ends by itself, or that a callback stops, has ended: the
-    file is deleted, and the next fit begins at the beginning.
+    file is deleted, and the next fit begins at the beginning. A save takes some hundredths of a second, mostly for
+    the disk.
 
     Only the same fit goes on: the model, its optimizer and loss, the arrays it is fitted to and how they are
     batched must be those the file was made with; only `epochs` may change. What is refused changes nothing.

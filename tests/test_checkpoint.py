@@ -94,7 +94,7 @@ def assert_equal(one, other):
 
 JUDGE = lambda: [BlockConvergence(rtol=0.0, block_rtol=0.05)]
 FITS = {
-    "factor": (lambda: regression(kb.BlockLineSearch(blocks="factor")), JUDGE),
+    "factor": (lambda: regression(kb.BlockLineSearch(blocks="factor"), rank=1), JUDGE),
     "grown": (
         lambda: regression(kb.BlockLineSearch(max_inner=2), rank=4, penalty="sum"),
         lambda: [AutomaticRank(gap=1e-9)],
@@ -128,7 +128,7 @@ def test_an_interrupted_fit_ends_bit_equal(name, tmp_path):
 
 
 def test_a_model_that_its_data_set_builds_resumes_too(tmp_path):
-    images = tf.data.Dataset.from_tensor_slices(data()).batch(24)
+    images = tf.data.Dataset.from_tensor_slices(data()).batch(48)
     options = {"x": images, "epochs": 4, "verbose": 0, "shuffle": False}
     straight, resumed, path = linear("adam"), linear("adam"), tmp_path / "fit"
     straight.fit(**options)
@@ -322,16 +322,16 @@ def test_a_network_of_other_layers_is_refused(tmp_path):
 
 def test_the_same_model_goes_on_from_what_callbacks_made_of_it(tmp_path):
     """The learning rate and alpha are no longer those that the fit began with, and are no others either."""
-    path, options = tmp_path / "fit", {"epochs": 6, "verbose": 0, "batch_size": 24, "shuffle": False}
+    path, options = tmp_path / "fit", {"epochs": 5, "verbose": 0, "batch_size": 48, "shuffle": False}
     straight, model = linear(), linear()
     straight.fit(*data(), **options, callbacks=[Anneal()])
-    for epoch in (2, 4):
+    for epoch in (1, 3):
         with pytest.raises(KeyboardInterrupt):
             model.fit(*data(), **options, callbacks=[Anneal(), Checkpoint(path), Kill(epoch)])
     model.alpha *= 2
     refused(model, path, *data(), "alpha", **options)
     model.alpha /= 2
-    assert model.fit(*data(), **options, callbacks=[Anneal(), Checkpoint(path)]).epoch == [4, 5]
+    assert model.fit(*data(), **options, callbacks=[Anneal(), Checkpoint(path)]).epoch == [3, 4]
     assert_equal(state(straight), state(model))
 
 
@@ -391,21 +391,21 @@ def test_a_link_and_a_long_name_work_and_the_folder_may_change(tmp_path, monkeyp
 
 def test_a_fit_that_ends_begins_anew_unless_its_end_is_kept(tmp_path, capsys):
     path, (x, y) = tmp_path / "fit", data()
-    kept = lambda: [Checkpoint(path, delete_checkpoint=False), BlockConvergence(rtol=1e-2)]
+    kept = lambda: [Checkpoint(path, delete_checkpoint=False), BlockConvergence(rtol=5e-2)]
     model, later = exact(), exact()
-    first = model.fit(x, y, epochs=20, verbose=0, callbacks=kept()).epoch
-    assert 2 < first[-1] < 19
-    assert model.fit(x, y, epochs=20, verbose=0, callbacks=kept()).epoch == []
-    assert later.fit(x, y, epochs=20, verbose=2, callbacks=kept()).epoch == []
+    first = model.fit(x, y, epochs=10, verbose=0, callbacks=kept()).epoch
+    assert 1 < first[-1] < 9
+    assert model.fit(x, y, epochs=10, verbose=0, callbacks=kept()).epoch == []
+    assert later.fit(x, y, epochs=10, verbose=2, callbacks=kept()).epoch == []
     assert capsys.readouterr().out == f"{path}: the fit had ended after {len(first)} epochs.\n"
     assert_equal(state(later), state(model))
-    more = list(range(len(first), 22))
+    more = list(range(len(first), 12))
     for either in (model, later):
         saved = path.read_bytes()
-        assert either.fit(x, y, epochs=22, verbose=0, callbacks=kept()[:1]).epoch == more
+        assert either.fit(x, y, epochs=12, verbose=0, callbacks=kept()[:1]).epoch == more
         path.write_bytes(saved)
     assert_equal(state(later), state(model))
-    assert exact().fit(x, y, epochs=22, verbose=0, callbacks=[Checkpoint(path)]).epoch == more
+    assert exact().fit(x, y, epochs=12, verbose=0, callbacks=[Checkpoint(path)]).epoch == more
     assert not path.exists()
     assert exact().fit(x, y, epochs=2, verbose=0, callbacks=[Checkpoint(path)]).epoch == [0, 1]
 
@@ -425,10 +425,10 @@ def test_the_epoch_that_ends_the_fit_runs_again_so_that_all_callbacks_see_it(tmp
         def on_train_end(self, logs=None):
             raise KeyboardInterrupt
 
-    stop, path = BlockConvergence(rtol=1e-2), tmp_path / "fit"
-    options = {"x": data()[0], "y": data()[1], "epochs": 20, "verbose": 0}
+    stop, path = BlockConvergence(rtol=5e-2), tmp_path / "fit"
+    options = {"x": data()[0], "y": data()[1], "epochs": 10, "verbose": 0}
     straight, model = exact(), exact()
-    epochs = straight.fit(**options, callbacks=[BlockConvergence(rtol=1e-2)]).epoch
+    epochs = straight.fit(**options, callbacks=[BlockConvergence(rtol=5e-2)]).epoch
     with pytest.raises(KeyboardInterrupt):
         model.fit(**options, callbacks=[Checkpoint(path), stop, KillAtTheEnd()])
     assert model.fit(**options, callbacks=[Checkpoint(path), stop]).epoch == epochs[-1:]
