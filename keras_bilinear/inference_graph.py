@@ -77,7 +77,8 @@ def model_weights(model: Any, layout: str, input_scale: float) -> tuple[np.ndarr
     """(A, B), or the kernel (M N, K) that W makes; the scale is in B or W."""
     if isinstance(model, LinearBaseline):
         return (rounded(as_numpy(model.head.kernel).astype("float64") * input_scale),)
-    return lowered_weights(*model.factors(), layout, input_scale)
+    A, B = model.factors()
+    return lowered_weights(A, B, layout, input_scale)
 
 
 def network_graph(
