@@ -137,20 +137,23 @@ def kept_apart(optimizer: Any) -> list[tuple[keras.Variable, keras.Variable]]:
 def shared_state(optimizer: Any, variables: list[keras.Variable]) -> list[keras.Variable]:
     """What the optimizer keeps for all `variables` together, beside its step count and its learning rate.
 
-    That is all but what is in a list of one item for each variable, and is named after one, as Keras does it. What
-    belongs to one variable and looks different is kept apart in vain, which does no harm.
+    That is all but what it keeps in lists with an item for each variable. What belongs to one variable and is kept
+    otherwise is kept apart in vain, which does no harm.
     """
-    known = {id(optimizer.iterations), id(optimizer.learning_rate)}
     attributes = list(vars(optimizer).values())
-    lists = [value for value in attributes if isinstance(value, list)]
-    listed = {id(item) for items in lists if len(items) == len(variables) for item in items}
-    names = {variable.name for variable in variables}
-    paths = tuple(variable.path.replace("/", "_") + "_" for variable in variables)
-
-    def is_of_one(state: keras.Variable) -> bool:
-        return id(state) in listed and (state.name in names or state.name.startswith(paths))
-
+    lists = [value for value in attributes if isinstance(value, list) and len(value) == len(variables)]
+    pairs = [pair for items in lists for pair in zip(items, variables, strict=True)]
+    known = {id(state) for state, variable in pairs if belongs(state, variable)}
+    known |= {id(optimizer.iterations), id(optimizer.learning_rate)}
     # An attribute need not be among the variables: Nadam's product is not where a loss scaler has built it.
     own = [value for value in attributes if isinstance(value, keras.Variable)]
     states = {id(state): state for state in [*optimizer.variables, *own] if not hasattr(state, "kept_from")}
-    return [state for key, state in states.items() if key not in known and not is_of_one(state)]
+    return [state for key, state in states.items() if key not in known]
+
+
+def belongs(state: Any, variable: keras.Variable) -> bool:
+    """Whether an item of a list is of this variable: it has its shape, or its name, as Keras gives it."""
+    if not isinstance(state, keras.Variable):
+        return False
+    path = variable.path.replace("/", "_")
+    return state.shape == variable.shape or state.name == variable.name or state.name.startswith(f"{path}_")

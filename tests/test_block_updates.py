@@ -30,6 +30,7 @@ class Shared(keras.optimizers.Optimizer):
         super().build(variables)
         self.updates = self.add_variable((), initializer="ones", name="updates")
         self.sums = [self.add_variable((2,), name="sums")]
+        self.factors = [1.0] * len(variables)
         self.slots = {v.path: self.add_variable(v.shape, name=f"slot_{i}") for i, v in enumerate(variables)}
 
     def update_step(self, gradient, variable, learning_rate):
