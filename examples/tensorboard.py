@@ -42,8 +42,9 @@ def fit(optimizer: keras.optimizers.Optimizer, data: Any, folder: Path | None, *
     model = kb.BilinearSoftmaxRegression(10, rank=3, alpha=1e-3, input_shape=data[0].shape[1:], seed=0)
     model.compile(optimizer)
     callbacks = [kb.callbacks.BilinearTensorBoard(folder)] if folder else []
+    x, y = data
     begin = time.perf_counter()
-    model.fit(*data, epochs=20, verbose=0, callbacks=callbacks, **options)
+    model.fit(x, y, epochs=20, verbose=0, callbacks=callbacks, **options)
     return time.perf_counter() - begin
 
 

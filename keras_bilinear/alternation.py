@@ -42,6 +42,7 @@ class AlternatingTraining(Host):
     """
 
     schedule: BlockSchedule
+    steps_per_execution: int
     last_fit: FitRecord | None = None
     _optimized: frozenset[int] | None = None  # the variables the optimizer was built for, by their ids
 
