@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_bilinear.convergence import ADVICE_IF_STALLED, remedy
 from keras_bilinear.record import FitRecord
 
 SATURATED = 1e-3
@@ -42,6 +43,8 @@ def of_convergence(record: FitRecord, model: Any) -> Iterator[str]:
     if record.interruption:
         before = " before it converged" if record.converged is False else ""
         yield f"The fit was broken off{before}. Call `fit` again: it goes on from here."
+    elif record.stalled:
+        yield f"The fit has {record.verdict}. In such a fit {ADVICE_IF_STALLED}."
     elif record.was_stopped and record.converged is False:
         yield "The fit had not converged when another callback stopped it."
     elif record.ranks_grew:
@@ -52,7 +55,10 @@ def of_convergence(record: FitRecord, model: Any) -> Iterator[str]:
             f"{sentence(used_up) if len(full) else 'Give `fit` more epochs.'}"
         )
     elif record.converged is False:
-        yield f"The fit has not converged to {record.goal}. Give `fit` more epochs, or a larger `rtol`."
+        more = (
+            "Give `fit` more epochs, or a larger `rtol`." if not record.certificate else remedy(record.certificate)
+        )
+        yield f"The fit has not converged to {record.goal}. {more}"
     elif fall > (STILL_FALLING if record.is_exact else NOISE):
         yield (
             f"J still fell by {fall:.1e} of it in {time}: more epochs may lower it further. The callback "

@@ -16,6 +16,7 @@ from keras_bilinear import bilinear_math as bm
 from keras_bilinear.bilinear_math import Tensor
 from keras_bilinear.descent import Path, Problem, Samples, Solution, inner
 from keras_bilinear.penalties import Penalty, couple
+from keras_bilinear.preconditioner import Preconditioner, curvature_weights, diagonal, sample, stride
 
 Solver = Callable[[Problem, Samples, Tensor], Solution]
 """Minimises J over some parameters: (problem, samples, U) -> solution."""
@@ -39,6 +40,7 @@ class Block(NamedTuple):
         pull: Gradient of the penalty at U = 0, shaped like U.
         constant: alpha R at U = 0, scalar.
         has_bias: Whether U has one more row that is added to the logits and not penalised.
+        preconditioner: Of the curvature of each class.
     """
 
     features: Tensor
@@ -47,6 +49,7 @@ class Block(NamedTuple):
     pull: Tensor
     constant: Tensor
     has_bias: bool
+    preconditioner: Preconditioner | None = None
 
     def logits(self, U: Tensor) -> Tensor:
         """F U + offset, (T, K)."""
@@ -71,8 +74,27 @@ class Block(NamedTuple):
         return lambda v: self.adjoint(curve(self.forward(v))) + self.penalty_product(v)
 
     def precondition(self, g: Tensor) -> Tensor:
-        """g itself: with the other factors fixed J is convex and its features are alike in size."""
+        """P_k g_k for each class."""
+        assert self.preconditioner is not None  # `preconditioned` has seen to it
+        return self.preconditioner.apply(g)
+
+    def steepest(self, g: Tensor, h: Tensor) -> Tensor:
+        """g itself, as in the paper."""
         return g
+
+    def preconditioned(self, samples: Samples, U: Tensor) -> "Block":
+        """The block with its curvature at U, taken on a part of the images."""
+        F = self.features
+        if len(F.shape) == 2:
+            F = sample(F)[0]
+        else:
+            F = ops.reshape(F[:, :: stride(ops.shape(F)[1])], (F.shape[0], -1, F.shape[2]))
+        w, offset = sample(samples.weights, self.offset)
+        p = bm.probabilities(self._replace(features=F, offset=offset).logits(U))
+        Q = ops.diagonal(self.coupling, axis1=0, axis2=1)
+        Q = ops.repeat(Q, F.shape[-1] // Q.shape[1], axis=1)
+        c = curvature_weights(p, w, ops.sum(samples.weights))
+        return self._replace(preconditioner=diagonal(F, c, Q))
 
     def forward(self, U: Tensor) -> Tensor:
         """F U, (T, K)."""
@@ -143,14 +165,16 @@ def solve_active(
     def left() -> tuple[Tensor, ...]:
         F = bm.left_features(X, ops.take(B, ranks, axis=0))
         block = pose(F, bm.logits(X, A_rest, B), A_rest, B, ranks, penalty, alpha, bias)
-        solution = solver(block, samples, flatten(ops.take(A, ranks, axis=0), bias))
+        U = flatten(ops.take(A, ranks, axis=0), bias)
+        solution = solver(block.preconditioned(samples, U), samples, U)
         moved, beta = unflatten(solution.parameters, A.shape[1], bias)
         return ops.where(chosen, moved, A), B, beta, *solution[1:]
 
     def right() -> tuple[Tensor, ...]:
         F = bm.right_features(X, ops.take(A, ranks, axis=0))
         block = pose(F, bm.logits(X, A, B_rest), B_rest, A, ranks, penalty, alpha, bias)
-        solution = solver(block, samples, flatten(ops.take(B, ranks, axis=0), bias))
+        U = flatten(ops.take(B, ranks, axis=0), bias)
+        solution = solver(block.preconditioned(samples, U), samples, U)
         moved, beta = unflatten(solution.parameters, B.shape[1], bias)
         return A, ops.where(chosen, moved, B), beta, *solution[1:]
 
@@ -198,7 +222,7 @@ def solve_linear(
         constant=ops.zeros_like(alpha),
         has_bias=bias is not None,
     )
-    return solver(block, samples, U)
+    return solver(block.preconditioned(samples, U), samples, U)
 
 
 def flatten(factors: Tensor, bias: Tensor | None) -> Tensor:

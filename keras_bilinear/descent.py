@@ -68,11 +68,18 @@ class Problem(Protocol):
         """v -> H v, given dV/dz = residual and the curvature of V, dz -> d^2V/dz^2 dz."""
 
     def precondition(self, g: Tensor) -> Tensor:
-        """An approximation of H^-1 g, positive definite."""
+        """h = P g, an approximation of H^-1 g, positive definite."""
+
+    def steepest(self, g: Tensor, h: Tensor) -> Tensor:
+        """What steepest descent takes for the gradient: g itself, or h = P g."""
 
 
 class Solution(NamedTuple):
-    """The minimum and how it was found: U, its logits z (T, K), J before and after, last eta, |gradient|."""
+    """The minimum and how it was found: U, its logits z (T, K), J before and after, last eta, |gradient|.
+
+    `decrement` is by how much a Newton step from there would still lower J, by what the preconditioner knows of its
+    curvature: 1/2 g^T P g, which no unit of the pixels changes.
+    """
 
     parameters: Tensor
     logits: Tensor
@@ -81,20 +88,40 @@ class Solution(NamedTuple):
     step_size: Tensor
     grad_norm: Tensor
     iterations: Tensor
+    decrement: Tensor
+
+
+def in_sight(solution: Solution, samples: Samples) -> Tensor:
+    """How much lower J could be by a Newton step from where a descent has ended, as a fraction of it.
+
+    What float32 cannot tell from nothing is nothing: 1e-6 of J, and 1e-7 of the largest logit.
+    """
+    J = ops.abs(solution.objective)
+    rounding = 1e-6 * J + 1e-7 * ops.sum(samples.weights) * ops.max(ops.abs(solution.logits))
+    return ops.maximum(solution.decrement - rounding, 0) / ops.maximum(J, 1e-30)
 
 
 class Point(NamedTuple):
-    """Where the descent stands: parameters, logits, J, gradient and probabilities there."""
+    """Where the descent stands: parameters, logits, J, probabilities, gradient g and h = P g there."""
 
     U: Tensor
     z: Tensor
     J: Tensor
-    g: Tensor
     p: Tensor
+    g: Tensor
+    h: Tensor
 
 
-Direction = Callable[[Problem, Samples, Point, Tensor, Tensor], Tensor]
-"""(problem, samples, point, previous gradient, previous direction) -> descent direction, all shaped like U."""
+class Step(NamedTuple):
+    """The last one: the gradient where it began, g^T P g there, and its direction."""
+
+    g: Tensor
+    gh: Tensor
+    d: Tensor
+
+
+Direction = Callable[[Problem, Samples, Point, Step], Tensor]
+"""(problem, samples, point, last step) -> descent direction, shaped like U."""
 
 
 def inner(U: Tensor, V: Tensor) -> Tensor:
@@ -102,47 +129,47 @@ def inner(U: Tensor, V: Tensor) -> Tensor:
     return ops.sum(U * V)
 
 
-def steepest_descent(problem: Problem, samples: Samples, point: Point, g_old: Tensor, d_old: Tensor) -> Tensor:
-    """d = -g, the paper's choice (Algorithms 1 and 2, the line A_l <- A_l - eta G_l), preconditioned."""
-    return -problem.precondition(point.g)
+def steepest_descent(problem: Problem, samples: Samples, point: Point, last: Step) -> Tensor:
+    """d = -g, the paper's choice (Algorithms 1 and 2, the line A_l <- A_l - eta G_l)."""
+    return -problem.steepest(point.g, point.h)
 
 
-def conjugate_gradient(problem: Problem, samples: Samples, point: Point, g_old: Tensor, d_old: Tensor) -> Tensor:
+def conjugate_gradient(problem: Problem, samples: Samples, point: Point, last: Step) -> Tensor:
     """Nonlinear conjugate gradient, Polak-Ribiere with restarts (PR+): d = -h + max(0, beta) d_old, h = P g."""
-    h = problem.precondition(point.g)
-    scale = inner(g_old, problem.precondition(g_old))
-    beta = ops.where(scale > 0, inner(point.g - g_old, h) / scale, ops.zeros_like(scale))
-    d = -h + ops.maximum(beta, 0) * d_old
-    return ops.where(inner(d, point.g) < 0, d, -h)
+    rise = inner(point.g - last.g, point.h)
+    beta = ops.where(last.gh > 0, rise / last.gh, ops.zeros_like(rise))
+    d = -point.h + ops.maximum(beta, 0) * last.d
+    return ops.where(inner(d, point.g) < 0, d, -point.h)
 
 
-def newton_cg(problem: Problem, samples: Samples, point: Point, g_old: Tensor, d_old: Tensor) -> Tensor:
+def newton_cg(problem: Problem, samples: Samples, point: Point, last: Step) -> Tensor:
     """The Newton direction H d = -g by preconditioned linear conjugate gradient.
 
-    Truncated at |r| <= min(0.5, sqrt|g|) |g|, or where the curvature is not positive.
+    Truncated where r^T P r has fallen to the fraction min(1/4, g^T P g / |J|) of what it was, or where the
+    curvature is not positive.
     """
-    norm = ops.norm(point.g)
-    target = ops.minimum(0.5, ops.sqrt(norm)) * norm
+    start = inner(point.g, point.h)
+    target = ops.minimum(0.25, start / ops.maximum(ops.abs(point.J), 1e-30)) * start
     weights = samples.weights[:, None]
-    residual = samples.residual(point.p)
-    product = problem.hessian(point.U, residual, lambda dz: weights * covariance_product(point.p, dz))
+    product = problem.hessian(
+        point.U, samples.residual(point.p), lambda dz: weights * covariance_product(point.p, dz)
+    )
 
-    def unsolved(i: Tensor, d: Tensor, r: Tensor, h: Tensor, v: Tensor) -> Tensor:
-        return ops.logical_and(i < MAX_CG, ops.norm(r) > target)
+    def unsolved(i: Tensor, d: Tensor, r: Tensor, rh: Tensor, v: Tensor) -> Tensor:
+        return ops.logical_and(i < MAX_CG, rh > target)
 
-    def improve(i: Tensor, d: Tensor, r: Tensor, h: Tensor, v: Tensor) -> tuple[Tensor, ...]:
-        Hv, rh = product(v), inner(r, h)
+    def improve(i: Tensor, d: Tensor, r: Tensor, rh: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+        Hv = product(v)
         curvature = inner(v, Hv)
         step = ops.where(curvature > 0, rh / curvature, ops.zeros_like(rh))
         r_new = r - step * Hv
         h_new = problem.precondition(r_new)
-        v_new = h_new + inner(r_new, h_new) / rh * v
-        return ops.where(curvature > 0, i + 1, MAX_CG), d + step * v, r_new, h_new, v_new
+        rh_new = inner(r_new, h_new)
+        return ops.where(curvature > 0, i + 1, MAX_CG), d + step * v, r_new, rh_new, h_new + rh_new / rh * v
 
-    h = problem.precondition(-point.g)
-    start = (ops.zeros((), "int32"), ops.zeros_like(point.g), -point.g, h, h)
-    d = ops.while_loop(unsolved, improve, start)[1]
-    return ops.where(inner(d, point.g) < 0, d, h)
+    begin = (ops.zeros((), "int32"), ops.zeros_like(point.g), -point.g, start, -point.h)
+    d = ops.while_loop(unsolved, improve, begin)[1]
+    return ops.where(inner(d, point.g) < 0, d, -point.h)
 
 
 DIRECTIONS: dict[str, Direction] = {
@@ -170,17 +197,19 @@ def minimise(
     z = problem.logits(U)
     J = cross_entropy(z, samples.targets, samples.weights) + problem.penalty(U)
     begin = differentiate(problem, samples, U, z, J)
-    zeros = ops.zeros_like(U)
-    state = (ops.zeros((), "int32"), ops.equal(ops.norm(begin.g), 0), *begin, zeros, zeros, ops.zeros_like(J))
+    nothing, never = ops.zeros_like(U), ops.zeros((), "bool")
+    last = Step(nothing, ops.zeros_like(J), nothing)
+    at_rest = ops.equal(ops.norm(begin.g), 0)
+    state = (ops.zeros((), "int32"), at_rest, never, *begin, *last, ops.zeros_like(J))
 
-    def unfinished(i: Tensor, done: Tensor, U: Tensor, z: Tensor, J: Tensor, *_: Tensor) -> Tensor:
+    def unfinished(i: Tensor, done: Tensor, stuck: Tensor, U: Tensor, z: Tensor, J: Tensor, *_: Tensor) -> Tensor:
         slow = SLOW * ops.abs(J) > begin.J - J
         within = i < max_iterations * ops.where(slow, patience, 1)
         return ops.logical_and(within, ops.logical_not(done))
 
-    def iterate(i: Tensor, done: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
-        point, (g_old, d_old, last_eta) = Point(*rest[:5]), rest[5:]
-        d = direction(problem, samples, point, g_old, d_old)
+    def iterate(i: Tensor, done: Tensor, stuck: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+        point, last, last_eta = Point(*rest[:6]), Step(*rest[6:9]), rest[9]
+        d = direction(problem, samples, point, last)
         path = problem.path(point.U, d)
         eta, J_new = line_search(path, samples, point, d)
         moved = ops.logical_and(eta > 0, J_new <= point.J)
@@ -188,16 +217,20 @@ def minimise(
         after = differentiate(problem, samples, point.U + eta * d, point.z + eta * dz, J_new)
         kept = tuple(ops.where(moved, new, old) for new, old in zip(after, point, strict=True))
         stalled = point.J - kept[2] <= tolerance * ops.abs(point.J)
-        return i + 1, stalled, *kept, point.g, d, ops.where(moved, eta, last_eta)
+        # Where nothing is found along a direction, the next one owes nothing to it.
+        done = ops.logical_and(stalled, ops.logical_or(moved, stuck))
+        step = Step(point.g, inner(point.g, point.h), d)
+        return i + 1, done, ops.logical_not(moved), *kept, *step, ops.where(moved, eta, last_eta)
 
-    i, _, U, z, J, g, _, _, _, eta = ops.while_loop(unfinished, iterate, state)
-    return Solution(U, z, begin.J, J, eta, ops.norm(g), i)
+    i, _, _, U, z, J, _, g, h, _, _, _, eta = ops.while_loop(unfinished, iterate, state)
+    return Solution(U, z, begin.J, J, eta, ops.norm(g), i, 0.5 * inner(g, h))
 
 
 def differentiate(problem: Problem, samples: Samples, U: Tensor, z: Tensor, J: Tensor) -> Point:
     """The gradient at U, from the residual w (p - c) (Eqs. "cost gradient: bsr")."""
     p = probabilities(z)
-    return Point(U, z, J, problem.gradient(U, samples.residual(p)), p)
+    g = problem.gradient(U, samples.residual(p))
+    return Point(U, z, J, p, g, problem.precondition(g))
 
 
 def line_search(path: Path, samples: Samples, point: Point, d: Tensor) -> tuple[Tensor, Tensor]:

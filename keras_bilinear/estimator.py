@@ -10,7 +10,7 @@ from keras import ops
 
 from keras_bilinear.arguments import non_negative, positive_integer
 from keras_bilinear.automatic_rank import AutomaticRank
-from keras_bilinear.convergence import BlockConvergence, ConvergenceWarning
+from keras_bilinear.convergence import ADVICE_IF_STALLED, BlockConvergence, ConvergenceWarning
 from keras_bilinear.data import checked_weights
 from keras_bilinear.models import BilinearLogisticRegression, BilinearRegression, BilinearSoftmaxRegression
 
@@ -133,7 +133,10 @@ class BilinearClassifier(ClassifierMixin, BaseEstimator):
             verbose=self.verbose,
         )
         self.n_iter_ = int(self.model_.schedule.sweep.numpy())
-        if not stop.converged:
+        if getattr(stop, "stalled", False):
+            message = f"The fit has {stop.reason.replace('rtol', 'tol')}. In such a fit {ADVICE_IF_STALLED}."
+            warnings.warn(message, ConvergenceWarning, stacklevel=2)
+        elif not stop.converged:
             goal = "left J certified to be within" if automatic else "improved J by no more than"
             warnings.warn(
                 f"The fit has not converged: none of max_iter={max_iter} sweeps {goal} tol={self.tol:g} of it"

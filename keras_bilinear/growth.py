@@ -13,6 +13,7 @@ from keras_bilinear import bilinear_math as bm
 from keras_bilinear.bilinear_math import Tensor
 from keras_bilinear.blocks import Factors
 from keras_bilinear.descent import Path, Point, Samples, inner, line_search
+from keras_bilinear.joint import mean_image
 from keras_bilinear.penalties import Penalty
 
 
@@ -24,38 +25,48 @@ class Start(NamedTuple):
     J: Tensor
 
 
+class Woken(NamedTuple):
+    """The factors after their silent ranks have been woken, and by how much that lowered J."""
+
+    factors: Factors
+    gain: Tensor
+
+
 NEGLIGIBLE = 2e-2
 """A rank that moves no logit of a typical image by more than this is silent."""
+TELLING = 1e-2
+"""Ranks start along the pairs where that lowers V by this fraction of it."""
 
 
 def silent_ranks(X: Tensor, factors: Factors) -> Tensor:
     """Which ranks wait to be started, (L, K): those that move no logit, but not those switched off by a = b = 0.
 
-    They were not started yet (a = 0), or a large alpha has shrunk both factors to almost nothing: next to such a
-    saddle the gradient of either is as small as the other.
+    They were not started yet (a = 0), a large alpha has shrunk both factors to almost nothing, or they were started
+    beside a rank that moves a far brighter pixel: next to such a saddle the gradient of either is as small as the
+    other.
     """
     A, B, _ = factors
-    # Some images tell: the squares of all of them would be as large as the images.
-    some = ops.reshape(X[:: ops.maximum(1, ops.shape(X)[0] // 1024)], (-1, *X.shape[1:]))
-    typical = ops.sqrt(ops.sum(ops.square(some)) / ops.cast(ops.shape(some)[0], X.dtype))
-    effect = ops.norm(A, axis=1) * ops.norm(B, axis=1) * typical
+    L, _, K = A.shape
+    # Some images tell.
+    some = ops.reshape(X[:: ops.maximum(1, ops.shape(X)[0] // 256)], (-1, X.shape[1] * X.shape[2]))
+    W = ops.reshape(ops.einsum("lmk,lnk->mnlk", A, B), (some.shape[1], -1))
+    effect = ops.reshape(ops.sqrt(ops.mean(ops.square(ops.matmul(some, W)), axis=0)), (L, K))
     return ops.logical_and(ops.any(A != 0, axis=1) | ops.any(B != 0, axis=1), effect <= NEGLIGIBLE)
 
 
-def wake_if_silent(X: Tensor, samples: Samples, factors: Factors, alpha: Tensor, penalty: type[Penalty]) -> Factors:
+def wake_if_silent(X: Tensor, samples: Samples, factors: Factors, alpha: Tensor, penalty: type[Penalty]) -> Woken:
     """The factors with their silent ranks woken, if there are any: most steps have none, and pay nothing."""
-    return Factors(
-        *ops.cond(
-            ops.any(silent_ranks(X, factors)),
-            lambda: wake_silent_ranks(X, samples, factors, alpha, penalty),
-            lambda: factors,
-        )
+    (A, B, bias), gain = ops.cond(
+        ops.any(silent_ranks(X, factors)),
+        lambda: wake_silent_ranks(X, samples, factors, alpha, penalty),
+        lambda: Woken(factors, ops.zeros_like(alpha)),
     )
+    return Woken(Factors(A, B, bias), gain)
 
 
 def wake_silent_ranks(
     X: Tensor, samples: Samples, factors: Factors, alpha: Tensor, penalty: type[Penalty]
-) -> Factors:
+) -> Woken:
     """Gives the silent ranks of each class the leading singular pairs of -G_k, as far as an exact line search goes.
 
     Pairs that would not lower J stay silent: under the sum penalty those whose singular value is below alpha. Keeps
@@ -64,40 +75,60 @@ def wake_silent_ranks(
     A, B, bias = factors
     (L, M, K), N = A.shape, B.shape[1]
     start = at(X, samples, factors, alpha, penalty)
-    G = ops.matmul(ops.transpose(samples.residual(start.p)), ops.reshape(X, (-1, M * N)))
+    residual = samples.residual(start.p)
+    G = ops.matmul(ops.transpose(residual), ops.reshape(X, (-1, M * N)))
+    if bias is not None:
+        # About the mean image: what it adds to the logits is taken from the bias.
+        mean = mean_image(X)
+        G = G - ops.sum(residual, axis=0)[:, None] * mean
     u, v = bm.truncated_factors(ops.reshape(-G, (K, M, N)), rank=L)
     silent = silent_ranks(X, factors)
     turn = ops.maximum(ops.cumsum(ops.cast(silent, "int32"), axis=0) - 1, 0)[:, None, :]
     u, v = ops.take_along_axis(u, turn, axis=0), ops.take_along_axis(v, turn, axis=0)
     # Both factors have the root of the singular value for their norm; a pair enters by how much it promises.
     value = ops.sum(u * u, axis=1, keepdims=True)
+    top = ops.maximum(ops.max(value), 1e-30)
     promise = ops.maximum(value - alpha * penalty.entry_cost, 0) / ops.maximum(value, 1e-30)
     woken = ops.logical_and(silent[:, None, :], promise > 0)
-    u, v = (ops.where(woken, ops.sqrt(promise) * part, ops.zeros_like(part)) for part in (u, v))
+    # By the largest of all, for its square would leave float32 where pixels are tiny or huge.
+    u, v = (ops.where(woken, ops.sqrt(promise / top) * part, ops.zeros_like(part)) for part in (u, v))
+
+    dz = bm.logits(X, u, v)
+    shift = None if bias is None else ops.matmul(mean, bm.kernel(u, v))
+    dz = dz if shift is None else dz - shift
 
     def grown(eta: Tensor | float) -> Factors:
         size = ops.sqrt(ops.cast(eta, A.dtype))
-        return Factors(ops.where(woken, size * u, A), ops.where(woken, size * v, B), bias)
+        beta = None if bias is None else bias - ops.cast(eta, A.dtype) * shift
+        return Factors(ops.where(woken, size * u, A), ops.where(woken, size * v, B), beta)
 
     def tried(eta: Tensor) -> tuple[Factors, Tensor]:
         factors = grown(eta)
         return factors, at(X, samples, factors, alpha, penalty).J
 
-    dz = bm.logits(X, u, v)
-    near, J_near = tried(reach(samples, start, dz, lambda eta: alpha * penalty.value(*grown(eta)[:2])))
-    far, J_far = tried(reach(samples, start, dz, lambda eta: ops.zeros_like(start.J)))
+    eta, _ = reach(samples, start, dz, lambda eta: alpha * penalty.value(*grown(eta)[:2]))
+    near, J_near = tried(eta)
+    eta, V_far = reach(samples, start, dz, lambda eta: ops.zeros_like(start.J))
+    far, J_far = tried(eta)
     # From nothing, V alone may say how far: what the penalty takes back later costs less than what is missing.
-    leaps = ops.logical_and(ops.logical_not(ops.any(A != 0)), J_far <= start.J)
+    fresh = ops.logical_not(ops.any(A != 0))
+    leaps = ops.logical_and(fresh, J_far <= start.J)
     falls = ops.logical_or(leaps, J_near <= start.J)
+    # Pairs that say nothing are no start, as those of images far from zero: any b is better.
+    V = bm.cross_entropy(start.z, *samples)
+    falls = ops.logical_and(falls, ops.logical_not(fresh & (V - V_far < TELLING * V)))
 
     def chosen(near: Tensor, far: Tensor, old: Tensor) -> Tensor:
         return ops.where(falls, ops.where(leaps, far, near), old)
 
-    return Factors(chosen(near.A, far.A, A), chosen(near.B, far.B, B), bias)
+    grew = Factors(
+        *(None if old is None else chosen(*parts, old) for *parts, old in zip(near, far, factors, strict=True))
+    )
+    return Woken(grew, start.J - chosen(J_near, J_far, start.J))
 
 
-def reach(samples: Samples, start: Start, dz: Tensor, penalty: Callable[[float], Tensor]) -> Tensor:
-    """The eta > 0 that minimises J along W + eta sum_l u v^T, which moves z by eta dz; a convex function.
+def reach(samples: Samples, start: Start, dz: Tensor, penalty: Callable[[float], Tensor]) -> tuple[Tensor, Tensor]:
+    """The eta > 0 that minimises J along W + eta sum_l u v^T, which moves z by eta dz, and J there; it is convex.
 
     `penalty` maps eta to alpha R there. All three are quadratic in eta, for factors grow with its root.
     """
@@ -110,8 +141,9 @@ def reach(samples: Samples, start: Start, dz: Tensor, penalty: Callable[[float],
         return R0 + eta * (slope + eta * bent / 2), slope + eta * bent, bent
 
     # line_search reads the slope off the gradient and the direction: here both are the scalar eta's.
-    point = Point(nothing, start.z, V + R0, inner(samples.residual(start.p), dz) + slope, start.p)
-    return line_search(Path(dz, None, quadratic), samples, point, ops.ones_like(slope))[0]
+    slope_J = inner(samples.residual(start.p), dz) + slope
+    point = Point(nothing, start.z, V + R0, start.p, slope_J, nothing)
+    return line_search(Path(dz, None, quadratic), samples, point, ops.ones_like(slope))
 
 
 def at(X: Tensor, samples: Samples, factors: Factors, alpha: Tensor, penalty: type[Penalty]) -> Start:

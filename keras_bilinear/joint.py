@@ -15,30 +15,35 @@ from keras_bilinear.bilinear_math import Tensor
 from keras_bilinear.blocks import Factors, Solver
 from keras_bilinear.descent import Path, Samples, Solution, inner
 from keras_bilinear.penalties import Penalty
-
-DAMPING = 0.3
-"""Added to the diagonal of a class's curvature, as a fraction of the diagonal's mean."""
+from keras_bilinear.preconditioner import Curvature, Preconditioner, curvature, curvature_weights, sample
 
 
 class Joint(NamedTuple):
     """J as a function of U (D, K): the columns of A, of B, and the bias where there is one; D = L (M + N) [+ 1].
 
+    With a bias the images are taken about their mean, z = <W, X - mean> + beta: else every change of W would move
+    all logits alike wherever pixels are far from zero, and an exact line search would stop it at once.
+
     Fields:
         X: Images (T, M, N).
+        mean: Of the images, (M N,); None without a bias.
         shape: Any factors of the sizes of A, B and bias.
         alpha: Weight of the penalty, scalar.
         R: The penalty.
-        inverse: Approximate inverse curvature of each class, (K, D, D).
+        preconditioner: Of the curvature of each class.
     """
 
     X: Tensor
+    mean: Tensor | None
     shape: Factors
     alpha: Tensor
     R: type[Penalty]
-    inverse: Tensor
+    preconditioner: Preconditioner
 
     def logits(self, U: Tensor) -> Tensor:
-        return bm.logits(self.X, *split(U, self.shape))
+        A, B, beta = split(U, self.shape)
+        z = self.forward(bm.kernel(A, B))
+        return z if beta is None else z + beta
 
     def penalty(self, U: Tensor) -> Tensor:
         A, B, _ = split(U, self.shape)
@@ -51,10 +56,10 @@ class Joint(NamedTuple):
 
     def path(self, U: Tensor, d: Tensor) -> Path:
         """z' is linear and z'' quadratic in d; both come from one product with the images."""
-        (A, B, _), (dA, dB, dbias) = split(U, self.shape), split(d, self.shape)
+        (A, B, _), (dA, dB, dbeta) = split(U, self.shape), split(d, self.shape)
         K = U.shape[1]
         first = bm.kernel(dA, B) + bm.kernel(A, dB)
-        both = ops.matmul(self.flat(), ops.concatenate([first, bm.kernel(dA, dB)], axis=1))
+        both = self.forward(ops.concatenate([first, bm.kernel(dA, dB)], axis=1))
         dz, ddz = both[:, :K], both[:, K:]
 
         def penalty(eta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -63,7 +68,7 @@ class Joint(NamedTuple):
             value, slope = self.R.value(A_eta, B_eta), inner(rA, dA) + inner(rB, dB)
             return self.alpha * value, self.alpha * slope, self.alpha * (inner(hA, dA) + inner(hB, dB))
 
-        return Path(dz if dbias is None else dz + dbias, ddz, penalty)
+        return Path(dz if dbeta is None else dz + dbeta, ddz, penalty)
 
     def hessian(self, U: Tensor, residual: Tensor, curve: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         """v -> J_z^T curve(J_z v), and what bends because both factors of W move: G^T v and the penalty."""
@@ -71,9 +76,9 @@ class Joint(NamedTuple):
         G = self.adjoint(residual)
 
         def product(v: Tensor) -> Tensor:
-            vA, vB, vbias = split(v, self.shape)
-            dz = ops.matmul(self.flat(), bm.kernel(vA, B) + bm.kernel(A, vB))
-            flat = self.pull_back(U, curve(dz if vbias is None else dz + vbias))
+            vA, vB, vbeta = split(v, self.shape)
+            dz = self.forward(bm.kernel(vA, B) + bm.kernel(A, vB))
+            flat = self.pull_back(U, curve(dz if vbeta is None else dz + vbeta))
             pA, pB = self.R.hessian_product(A, B, vA, vB)
             bent_A, bent_B = pull(G, vA, vB)
             return flat + join(bent_A + self.alpha * pA, bent_B + self.alpha * pB, self.no_bias())
@@ -82,21 +87,31 @@ class Joint(NamedTuple):
 
     def precondition(self, g: Tensor) -> Tensor:
         """P_k g_k for each class."""
-        return ops.transpose(ops.matmul(self.inverse, ops.transpose(g)[:, :, None])[:, :, 0])
+        return self.preconditioner.apply(g)
+
+    def steepest(self, g: Tensor, h: Tensor) -> Tensor:
+        """The preconditioned gradient h: the plain one would creep."""
+        return h
+
+    def forward(self, W: Tensor) -> Tensor:
+        """<W, X - mean>, (T, K), of any number of kernels W (M N, K)."""
+        z = ops.matmul(self.flat(), W)
+        return z if self.mean is None else z - ops.matmul(self.mean, W)
+
+    def adjoint(self, residual: Tensor) -> Tensor:
+        """dV/dW (M N, K)."""
+        G = ops.transpose(ops.matmul(ops.transpose(residual), self.flat()))
+        return G if self.mean is None else G - self.mean[:, None] * ops.sum(residual, axis=0)
 
     def flat(self) -> Tensor:
         """X as (T, M N)."""
         return ops.reshape(self.X, (-1, self.X.shape[1] * self.X.shape[2]))
 
-    def adjoint(self, residual: Tensor) -> Tensor:
-        """dV/dW (M N, K)."""
-        return ops.transpose(ops.matmul(ops.transpose(residual), self.flat()))
-
     def pull_back(self, U: Tensor, residual: Tensor) -> Tensor:
         """dV/dU by the chain rule over W_k = sum_l a_{l,k} b_{l,k}^T."""
-        A, B, bias = split(U, self.shape)
+        A, B, beta = split(U, self.shape)
         gA, gB = pull(self.adjoint(residual), A, B)
-        return join(gA, gB, None if bias is None else ops.sum(residual, axis=0))
+        return join(gA, gB, None if beta is None else ops.sum(residual, axis=0))
 
     def no_bias(self) -> Tensor | None:
         """What the penalty adds to the gradient of the bias: nothing."""
@@ -107,64 +122,58 @@ def solve_joint(
     X: Tensor,
     samples: Samples,
     factors: Factors,
-    inverse: Tensor,
+    preconditioner: Preconditioner,
     alpha: Tensor,
     penalty: type[Penalty],
     solver: Solver,
 ) -> tuple[Factors, Solution]:
     """Lowers J over all factors at once, from where they are.
 
-    `inverse` is the inverse of what `curvature` gave, (K, D, D); the rest is as in `blocks.solve_active`.
+    `preconditioner` is what `curvature_of` gave, inverted; the rest is as in `blocks.solve_active`.
     """
-    problem = Joint(X, factors, alpha, penalty, inverse)
-    solution = solver(problem, samples, join(*factors))
-    A, B, bias = split(solution.parameters, factors)
-    return Factors(A, B, bias), Solution(None, *solution[1:])
+    mean = None if factors.bias is None else mean_image(X)
+    problem = Joint(X, mean, factors, alpha, penalty, preconditioner)
+    solution = solver(problem, samples, join(*shifted(factors, mean, 1)))
+    found = shifted(split(solution.parameters, factors), mean, -1)
+    return found, Solution(None, *solution[1:])
 
 
-def curvature(X: Tensor, samples: Samples, factors: Factors, alpha: Tensor, penalty: type[Penalty]) -> Tensor:
-    """H_k = F_k^T diag(w p (1 - p)) F_k + alpha Q, the Gauss-Newton matrix of each class, damped.
+def mean_image(X: Tensor) -> Tensor:
+    """The mean of the images, (M N,), of a part of them."""
+    return ops.reshape(ops.mean(sample(X)[0], axis=0), (-1,))
 
-    F_k holds what the factors of the class multiply: X_t b_{l,k}, X_t^T a_{l,k}, and 1 for the bias. It is taken
-    on evenly spaced images only, so that it costs no more than a few gradients.
 
-        X (T, M, N), factors A (L, M, K), B (L, N, K), bias (K,) or None -> (K, D, D), symmetric positive definite.
+def shifted(factors: Factors, mean: Tensor | None, sign: int) -> Factors:
+    """The factors with the bias of images about their mean, or for sign = -1 with that of the images themselves."""
+    A, B, bias = factors
+    return factors if mean is None else Factors(A, B, bias + sign * ops.matmul(mean, bm.kernel(A, B)))
+
+
+def curvature_of(X: Tensor, samples: Samples, factors: Factors, alpha: Tensor, penalty: type[Penalty]) -> Curvature:
+    """The Gauss-Newton matrix of each class, whose parameters multiply X_t b_{l,k} and X_t^T a_{l,k}.
+
+    It is taken on a part of the images only, so that it costs no more than a few gradients. X (T, M, N).
     """
     A, B, bias = factors
-    chosen = slice(None, None, stride(ops.shape(X)[0]))
-    # A slice with a computed stride forgets the static shape.
-    X, w = ops.reshape(X[chosen], (-1, *X.shape[1:])), ops.reshape(samples.weights[chosen], (-1,))
-    p = bm.probabilities(bm.logits(X, A, B, bias))
-    F = [bm.left_features(X, B), bm.right_features(X, A)]
+    X, w = sample(X, samples.weights)
+    c = curvature_weights(bm.probabilities(bm.logits(X, A, B, bias)), w, ops.sum(samples.weights))
     if bias is not None:
-        F.append(ops.ones_like(F[0][:, :, :1]))
-    F = ops.concatenate(F, axis=2)
-    scale = ops.sum(samples.weights) / ops.maximum(ops.sum(w), 1e-30)
-    bent = ops.transpose(scale * w[:, None] * p * (1 - p))
-    H = ops.matmul(ops.transpose(F, (0, 2, 1)), bent[:, :, None] * F) + alpha * penalty_matrix(factors, penalty)
-    diagonal = ops.diagonal(H, axis1=1, axis2=2)
-    damping = DAMPING * ops.mean(diagonal, axis=1) + 1e-8
-    return H + damping[:, None, None] * ops.eye(H.shape[1], dtype=H.dtype)
-
-
-def stride(T: Tensor) -> Tensor:
-    """Every how many of T images one is taken for the curvature: a fourth of them, or some 2,048 of very many."""
-    return ops.maximum(ops.maximum(1, ops.minimum(4, T // 1024)), T // 2048)
+        X = X - ops.mean(X, axis=0)  # as `Joint` takes them
+    F = ops.concatenate([bm.left_features(X, B), bm.right_features(X, A)], axis=2)
+    return curvature(F, c, alpha * penalty_matrix(factors, penalty))
 
 
 def penalty_matrix(factors: Factors, penalty: type[Penalty]) -> Tensor:
-    """Q of each side as the block-diagonal matrix (K, D, D) it is on U; zero for the bias."""
-    A, B, bias = factors
+    """Q of each side as the block-diagonal matrix (K, D, D) it is on the factors."""
+    A, B, _ = factors
 
     def spread(Q: Tensor, D: int) -> Tensor:
         L = Q.shape[0]
         return ops.reshape(ops.einsum("lmk,de->kldme", Q, ops.eye(D, dtype=Q.dtype)), (-1, L * D, L * D))
 
     left, right = spread(penalty.coupling(B), A.shape[1]), spread(penalty.coupling(A), B.shape[1])
-    n, m = left.shape[1], right.shape[1] + (bias is not None)
-    return ops.pad(left, ((0, 0), (0, m), (0, m))) + ops.pad(
-        right, ((0, 0), (n, m - right.shape[1]), (n, m - right.shape[1]))
-    )
+    n, m = left.shape[1], right.shape[1]
+    return ops.pad(left, ((0, 0), (0, m), (0, m))) + ops.pad(right, ((0, 0), (n, 0), (n, 0)))
 
 
 def pull(G: Tensor, A: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:

@@ -53,7 +53,9 @@ def minimise_curve(
         newton = eta - slope / curvature
         midpoint = ops.where(lo > 0, ops.sqrt(lo) * ops.sqrt(hi), 0.25 * hi)
         fallback = ops.where(ops.isfinite(hi), midpoint, 4.0 * eta)
-        inside = sound & ops.isfinite(newton) & (newton > lo) & (newton < ops.minimum(hi, 16.0 * eta))
+        # Where phi is above phi(0), the minimum of a parabola would lie before half the way.
+        limit = ops.where(falls, ops.minimum(hi, 16.0 * eta), 0.5 * eta)
+        inside = sound & ops.isfinite(newton) & (newton > lo) & (newton < limit)
         return count + 1, flat, ops.where(inside, newton, fallback), lo, phi_lo, hi
 
     state = (ops.zeros((), "int32"), slope0 >= 0, first, zero, phi0, infinity)

@@ -13,7 +13,7 @@ from keras_bilinear.arguments import non_negative, one_of, positive_integer
 from keras_bilinear.bilinear_math import Tensor
 from keras_bilinear.descent import DIRECTIONS, Problem, Samples, Solution, minimise
 from keras_bilinear.growth import wake_if_silent
-from keras_bilinear.joint import curvature, solve_joint
+from keras_bilinear.joint import curvature_of, solve_joint
 from keras_bilinear.penalties import Penalty
 
 BLOCKS = ("joint", "side", "factor")
@@ -99,26 +99,40 @@ class BlockLineSearch(keras.optimizers.Optimizer):
         penalty: type[Penalty],
         alpha: Tensor,
         jit: bool = True,
+        max_inner: int | None = None,
     ) -> tuple[bl.Factors, Solution]:
-        """Solves block `active` of a bilinear model; shapes as in `blocks.solve_active`."""
+        """Solves block `active` of a bilinear model; shapes as in `blocks.solve_active`.
+
+        With max_inner = 0 it moves nothing but silent ranks, and the solution says how far J could fall from there.
+        """
+        budget = self._budget(X.dtype, max_inner)
         if self.blocks == "joint":
             # Without XLA where singular values or an inverse are taken: it has no fast ones on the CPU.
-            factors = compiled(wake_if_silent, False, ("penalty", penalty))(X, samples, factors, alpha)
-            inverse = ops.inv(compiled(curvature, jit, ("penalty", penalty))(X, samples, factors, alpha))
+            factors, gain = compiled(wake_if_silent, False, ("penalty", penalty))(X, samples, factors, alpha)
+            curvature = compiled(curvature_of, jit, ("penalty", penalty))(X, samples, factors, alpha)
             step = compiled_solver(solve_joint, self.inner, jit, ("penalty", penalty), patience=PATIENCE)
-            return step(X, samples, self._budget(X.dtype), factors, inverse, alpha)
+            factors, solution = step(X, samples, budget, factors, curvature.inverted(), alpha)
+            return factors, solution._replace(initial_objective=solution.initial_objective + gain)
         step = compiled_solver(bl.solve_active, self.inner, jit, ("blocks", self.blocks), ("penalty", penalty))
-        return step(X, samples, self._budget(X.dtype), factors, active, alpha)
+        return step(X, samples, budget, factors, active, alpha)
 
     def solve_linear(
-        self, X: Tensor, samples: Samples, kernel: Tensor, bias: Tensor | None, alpha: Tensor, jit: bool = True
+        self,
+        X: Tensor,
+        samples: Samples,
+        kernel: Tensor,
+        bias: Tensor | None,
+        alpha: Tensor,
+        jit: bool = True,
+        max_inner: int | None = None,
     ) -> Solution:
         """Solves a linear model, which is a single block; shapes as in `blocks.solve_linear`."""
         step = compiled_solver(bl.solve_linear, self.inner, jit)
-        return step(X, samples, self._budget(X.dtype), kernel, bias, alpha)
+        return step(X, samples, self._budget(X.dtype, max_inner), kernel, bias, alpha)
 
-    def _budget(self, dtype: Any) -> tuple[Tensor, Tensor]:
-        return ops.copy(self._max_inner.value), ops.cast(ops.copy(self._tolerance.value), dtype)
+    def _budget(self, dtype: Any, max_inner: int | None) -> tuple[Tensor, Tensor]:
+        count = ops.copy(self._max_inner.value) if max_inner is None else ops.convert_to_tensor(max_inner, "int32")
+        return count, ops.cast(ops.copy(self._tolerance.value), dtype)
 
     def update_step(self, gradient: Tensor, variable: keras.Variable, learning_rate: Tensor) -> None:
         raise ValueError(

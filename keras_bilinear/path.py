@@ -13,7 +13,7 @@ from keras_bilinear import bilinear_math as bm
 from keras_bilinear.arguments import non_negative, positive_integer
 from keras_bilinear.bilinear_math import Tensor
 from keras_bilinear.blocks import Factors
-from keras_bilinear.convergence import ConvergenceWarning
+from keras_bilinear.convergence import ADVICE_IF_STALLED, SLACK, ConvergenceWarning
 from keras_bilinear.data import (
     Batch,
     class_indices,
@@ -22,7 +22,7 @@ from keras_bilinear.data import (
     warn_of_one_class,
     warn_of_scale,
 )
-from keras_bilinear.descent import Samples
+from keras_bilinear.descent import Samples, in_sight
 from keras_bilinear.export import tflite_content
 from keras_bilinear.fit_options import has_parts
 from keras_bilinear.inference_graph import inference_graph
@@ -232,15 +232,16 @@ class Grid(NamedTuple):
         alpha: Tensor,
         penalty: type[Penalty],
     ) -> tuple[Factors, Tensor, bool]:
-        """Sweeps until one ends early or improves J by at most `rtol` of it; where, J there, and whether one did.
+        """Sweeps until one ends early or improves J by at most `rtol` of it; where, J there, whether it converged.
 
-        No further sweep confirms it: that would cost two fifths of all of them, to lower J by less than `rtol`.
+        No further sweep confirms it: that would cost two fifths of all of them, to lower J by less than `rtol`. But
+        it has not where a Newton step would clearly lower J further.
         """
         for _ in range(self.max_sweeps):
             factors, solution = solver.solve_factors(X, samples, factors, ops.array(0), penalty, alpha, jit=False)
             J = solution.objective
             if solution.iterations < solver.max_inner or solution.initial_objective - J <= self.rtol * abs(J):
-                return factors, J, True
+                return factors, J, bool(in_sight(solution, samples) <= SLACK * self.rtol)
         return factors, J, False
 
 
@@ -292,8 +293,8 @@ def warn_of_unfinished(fits: list[Fit], rtol: float, max_sweeps: int) -> None:
     unfinished = sum(not fit.converged for fit in fits)
     if unfinished:
         warnings.warn(
-            f"{unfinished} of {len(fits)} fits have not converged: J still improved by more than rtol={rtol:g} "
-            f"of it a sweep after max_sweeps={max_sweeps} sweeps. Raise one of them.",
+            f"{unfinished} of {len(fits)} fits have not converged: J could fall by more than rtol={rtol:g} of it "
+            f"after max_sweeps={max_sweeps} sweeps, or where they stalled. Raise one of them; {ADVICE_IF_STALLED}.",
             ConvergenceWarning,
             stacklevel=3,
         )

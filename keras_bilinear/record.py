@@ -141,6 +141,7 @@ class FitRecord(keras.callbacks.Callback):
         judge = self.judges[0] if self.judges else None
         self.converged = None if judge is None else bool(judge.converged)
         self.verdict = "" if judge is None else judge.reason
+        self.stalled = bool(getattr(judge, "stalled", False))
         self.goal = "" if judge is None else goal(judge)
         self.ranks_grew = isinstance(judge, AutomaticRank)
         self.certificate = self.new_certificate()
@@ -220,7 +221,7 @@ class FitRecord(keras.callbacks.Callback):
         """Why the fit ended, in words."""
         if self.interruption:
             return f"{self.interruption} interrupted the fit in epoch {self.epoch}"
-        if self.converged:
+        if self.converged or self.stalled:
             return self.verdict
         if self.was_stopped:
             return "another callback stopped the fit" if self.goal else "a callback stopped the fit"
@@ -260,4 +261,4 @@ def block_rtol(callbacks: list[Any]) -> float | None:
 
 def goal(judge: Any) -> str:
     """What a callback takes for convergence."""
-    return f"gap={judge.gap:g}" if isinstance(judge, AutomaticRank) else f"rtol={judge.rtol:g}"
+    return f"rtol={judge.rtol:g}" if judge.gap is None else f"gap={judge.gap:g}"

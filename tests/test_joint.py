@@ -9,7 +9,8 @@ from keras_bilinear import bilinear_math as bm
 from keras_bilinear import penalties
 from keras_bilinear.blocks import Factors
 from keras_bilinear.descent import DIRECTIONS, Samples, differentiate, minimise
-from keras_bilinear.joint import DAMPING, Joint, curvature, join, solve_joint, split, stride
+from keras_bilinear.joint import Joint, curvature_of, join, mean_image, shifted, solve_joint, split
+from keras_bilinear.preconditioner import curvature, stride
 from tests import reference
 from tests.problems import one_hot, planted
 
@@ -28,13 +29,13 @@ class Case:
         tensor = ops.convert_to_tensor
         self.factors = Factors(tensor(A), tensor(B), tensor(rng.normal(size=K)) if bias else None)
         self.samples = Samples(tensor(self.C), bm.normalised_weights(tensor(self.s)))
-        H = curvature(tensor(self.X), self.samples, self.factors, ALPHA, penalty)
-        self.H, self.inverse = np.asarray(H), ops.inv(H)
-        self.problem = Joint(tensor(self.X), self.factors, ALPHA, penalty, self.inverse)
-        self.U = join(*self.factors)
+        self.curvature = curvature_of(tensor(self.X), self.samples, self.factors, ALPHA, penalty)
+        self.mean = mean_image(tensor(self.X)) if bias else None
+        self.problem = Joint(tensor(self.X), self.mean, self.factors, ALPHA, penalty, self.curvature.inverted())
+        self.U = join(*shifted(self.factors, self.mean, 1))
 
     def objective(self, U):
-        A, B, bias = split(ops.convert_to_tensor(U), self.factors)
+        A, B, bias = shifted(split(ops.convert_to_tensor(U), self.factors), self.mean, -1)
         name = self.penalty.__name__.lower()
         bias = None if bias is None else np.asarray(bias)
         return reference.objective(self.X, self.C, self.s, np.asarray(A), np.asarray(B), ALPHA, name, bias)
@@ -94,26 +95,29 @@ def test_the_path_is_exact_for_steps_of_any_size(penalty, K, bias):
 
 @pytest.mark.parametrize("penalty", PENALTIES)
 @pytest.mark.parametrize("K", [1, 3])
-def test_curvature_is_the_gauss_newton_matrix_of_each_class(penalty, K):
+@pytest.mark.parametrize("bias", [False, True])
+def test_curvature_is_that_of_what_the_factors_multiply(penalty, K, bias):
     """With every image used it is d^2 J / dU_k^2 less what comes from the bend of W and of the penalty."""
-    case = Case(penalty, K=K, bias=True, T=3)
+    case = Case(penalty, K=K, bias=bias, T=4)
     p = np.asarray(bm.probabilities(case.problem.logits(case.U)))
-    A, B, _ = (np.asarray(part) for part in case.factors)
-    w = np.asarray(case.samples.weights)
+    A, B, _ = (None if part is None else np.asarray(part) for part in case.factors)
+    X = case.X - case.X.mean(axis=0) if bias else case.X
+    F = np.array(
+        [[np.r_[(x @ B[:, :, k].T).T.ravel(), (x.T @ A[:, :, k].T).T.ravel()] for x in X] for k in range(K)]
+    )
+    c = (np.asarray(case.samples.weights)[:, None] * (p * (1 - p) + 1e-8)).T
+    # Q U is the gradient of the penalty on either side.
+    D = F.shape[2]
+    Q = np.zeros((K, D, D))
     for k in range(K):
-        rows = [
-            np.r_[(case.X[t] @ B[:, :, k].T).T.ravel(), (case.X[t].T @ A[:, :, k].T).T.ravel(), 1.0]
-            for t in range(3)
-        ]
-        H = sum(w[t] * p[t, k] * (1 - p[t, k]) * np.outer(row, row) for t, row in enumerate(rows))
-        dA, dB = penalty.gradient(case.factors.A, case.factors.B)
-        factors = np.r_[A[:, :, k].ravel(), B[:, :, k].ravel(), 0.0]
-        given = case.H[k] - H
-        damping = given[-1, -1]
-        assert 0 < damping <= DAMPING * np.mean(np.diag(case.H[k])) + 1e-8
-        # Q U is the gradient of the penalty on either side.
-        expected = ALPHA * np.r_[np.asarray(dA)[:, :, k].ravel(), np.asarray(dB)[:, :, k].ravel(), 0.0]
-        np.testing.assert_allclose((given - damping * np.eye(len(given))) @ factors, expected, atol=1e-9)
+        for d in range(D):
+            e = np.zeros((D, K))
+            e[d, k] = 1.0
+            eA, eB, _ = split(ops.convert_to_tensor(e), case.factors._replace(bias=None))
+            gA, gB = penalty.gradient(eA, case.factors.B)[0], penalty.gradient(case.factors.A, eB)[1]
+            Q[k, :, d] = np.r_[np.asarray(gA)[:, :, k].ravel(), np.asarray(gB)[:, :, k].ravel()]
+    for given, expected in zip(case.curvature, curvature(F, c, ALPHA * Q), strict=True):
+        np.testing.assert_allclose(given, expected, rtol=1e-6, atol=1e-9)
 
 
 def test_curvature_takes_evenly_spaced_images():
@@ -137,11 +141,11 @@ def test_descends_to_a_stationary_point(penalty, inner):
     X, alpha = ops.convert_to_tensor(case.X), ops.convert_to_tensor(ALPHA, "float64")
     factors, last = case.factors, np.inf
     for _ in range(6):
-        inverse = ops.inv(curvature(X, case.samples, factors, alpha, penalty))
+        inverse = curvature_of(X, case.samples, factors, alpha, penalty).inverted()
         factors, solution = graph_of(penalty, inner, 60)(X, case.samples, factors, inverse, alpha)
         assert float(solution.objective) <= float(solution.initial_objective) <= last + 1e-12
         last = float(solution.objective)
-    U = join(*factors)
+    U = join(*shifted(factors, case.mean, 1))
     assert last == pytest.approx(case.objective(np.asarray(U)), rel=1e-10)
     assert np.linalg.norm(case.gradient(U)) < 1e-4
     assert float(solution.grad_norm) == pytest.approx(np.linalg.norm(case.gradient(U)), abs=1e-10)
@@ -153,12 +157,12 @@ def test_an_unused_rank_stays_unused():
     silent = np.array([1.0, 0.0])[:, None, None]
     factors = Factors(case.factors.A * silent, case.factors.B * silent, None)
     X, alpha = ops.convert_to_tensor(case.X), ops.convert_to_tensor(ALPHA, "float64")
-    inverse = ops.inv(curvature(X, case.samples, factors, alpha, penalties.Product))
+    inverse = curvature_of(X, case.samples, factors, alpha, penalties.Product).inverted()
     (A, B, _), _ = graph_of(penalties.Product, "cg", 60)(X, case.samples, factors, inverse, alpha)
     assert not np.any(A[1])
     assert not np.any(B[1])
     one = Factors(factors.A[:1], factors.B[:1], None)
-    inverse = ops.inv(curvature(X, case.samples, one, alpha, penalties.Product))
+    inverse = curvature_of(X, case.samples, one, alpha, penalties.Product).inverted()
     (A1, B1, _), _ = graph_of(penalties.Product, "cg", 60)(X, case.samples, one, inverse, alpha)
     W, W1 = bm.merged_weights(A, B), bm.merged_weights(A1, B1)
     np.testing.assert_allclose(W, W1, atol=1e-2 * np.abs(W1).max())
