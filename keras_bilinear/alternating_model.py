@@ -37,9 +37,9 @@ class AlternatingModel(AlternatingTraining, keras.Model):
         layers = bilinear_layers(self)
         if not layers:
             raise ValueError("Expected a graph with at least one BilinearDense layer. Received: none")
-        self.start_schedule(num_blocks=sum(2 * layer.rank for layer in layers))
+        self._start_schedule(num_blocks=sum(2 * layer.rank for layer in layers))
 
-    def check_objective(self, optimizer: Any, loss: Any) -> None:
+    def _check_objective(self, optimizer: Any, loss: Any) -> None:
         if isinstance(optimizer, BlockLineSearch):
             raise ValueError(
                 "BlockLineSearch needs logits that are a bilinear function of the input images, with nothing "

@@ -43,10 +43,10 @@ class AlternatingTraining(Host):
 
     schedule: BlockSchedule
     steps_per_execution: int
-    last_fit: FitRecord | None = None
+    _last_fit: FitRecord | None = None
     _optimized: frozenset[int] | None = None  # the variables the optimizer was built for, by their ids
 
-    def start_schedule(self, num_blocks: int) -> None:
+    def _start_schedule(self, num_blocks: int) -> None:
         """Creates the saved state of the alternation."""
         self.schedule = BlockSchedule(num_blocks, name="schedule")
 
@@ -89,7 +89,7 @@ class AlternatingTraining(Host):
         return sum(ops.cast(layer.penalty(), keras.config.floatx()) for layer in bilinear_layers(self))
 
     @property
-    def other_variables(self) -> list[keras.Variable]:
+    def _other_variables(self) -> list[keras.Variable]:
         """Trainable variables that move in every step: biases, and the layers around the bilinear ones."""
         turns = {id(factor) for factor in self.factor_blocks}
         return [variable for variable in self.trainable_variables if id(variable) not in turns]
@@ -99,7 +99,7 @@ class AlternatingTraining(Host):
         optimizer = keras.optimizers.get(optimizer)
         expect_block_updates(optimizer)
         positive_integer("steps_per_execution", kwargs.get("steps_per_execution", 1))
-        self.check_objective(optimizer, loss)
+        self._check_objective(optimizer, loss)
         before = inner_optimizer(getattr(self, "optimizer", None))
         super().compile(optimizer=optimizer, loss=loss, **kwargs)
         self.has_loss_weights = kwargs.get("loss_weights") is not None
@@ -107,9 +107,9 @@ class AlternatingTraining(Host):
             self.schedule.forget_steps()
         self._optimized = None
         if self.built:
-            self.build_optimizer()  # at once, so that `load_weights` finds its slots
+            self._build_optimizer()  # at once, so that `load_weights` finds its slots
 
-    def check_objective(self, optimizer: Any, loss: Any) -> None:
+    def _check_objective(self, optimizer: Any, loss: Any) -> None:
         """Raises a ValueError when loss and output contradict, or the optimizer cannot train this model."""
         raise NotImplementedError
 
@@ -175,18 +175,18 @@ class AlternatingTraining(Host):
         return self._fit({name: value for name, value in locals().items() if name != "self"})
 
     def _fit(self, options: dict[str, Any]) -> keras.callbacks.History:
-        self.refuse_replicas()
+        self._refuse_replicas()
         checkpoint = checkpoint_among(listed(options.get("callbacks")))
         if checkpoint is not None:
             options = checkpoint.begin(self, options)
-        options = self.checked_options(options)
-        self.refuse_frozen()
-        callbacks = self.with_turns(options.get("callbacks"))
+        options = self._checked_options(options)
+        self._refuse_frozen()
+        callbacks = self._with_turns(options.get("callbacks"))
         for callback in callbacks:
             if hasattr(callback, "check_fit"):
                 callback.check_fit(self, options)
         # Nothing has been built or changed up to here.
-        options = self.prepare(options)
+        options = self._prepare(options)
         if self.is_exact:
             self._keep_sweeps_whole(options["steps_per_epoch"])
         tell_that_less_is_better(callbacks)
@@ -213,8 +213,8 @@ class AlternatingTraining(Host):
         return_dict: bool = False,
     ) -> Any:
         """As in Keras: one step of the active block; what passes the turn on is `schedule.close_epoch`."""
-        self.refuse_replicas()
-        self.refuse_frozen()
+        self._refuse_replicas()
+        self._refuse_frozen()
         return super().train_on_batch(x, y, sample_weight, class_weight, return_dict)
 
     def convergence_report(self) -> ConvergenceReport:
@@ -230,19 +230,19 @@ class AlternatingTraining(Host):
             >>> model.fit(x, y, epochs=30)
             >>> print(model.convergence_report())
         """
-        if self.last_fit is None or not self.last_fit.is_complete:
-            state = "one without a fit" if self.last_fit is None else "one whose fit still runs"
+        if self._last_fit is None or not self._last_fit.is_complete:
+            state = "one without a fit" if self._last_fit is None else "one whose fit still runs"
             raise ValueError(
                 "Expected a model on which `fit` has been called, and has ended, since it was made or loaded: a "
                 f"report is about that fit, and is not saved. Received: {state}"
             )
-        return report_of(self.last_fit, self)
+        return report_of(self._last_fit, self)
 
-    def checked_options(self, options: dict[str, Any]) -> dict[str, Any]:
+    def _checked_options(self, options: dict[str, Any]) -> dict[str, Any]:
         """The options of `fit`, or a ValueError for the first that is wrong; changes nothing."""
         return checked_options(options)
 
-    def prepare(self, options: dict[str, Any]) -> dict[str, Any]:
+    def _prepare(self, options: dict[str, Any]) -> dict[str, Any]:
         """The options that Keras gets, from checked ones; models that know their data are built by it here."""
         return options
 
@@ -255,7 +255,7 @@ class AlternatingTraining(Host):
         """The trainable variables, by their ids."""
         return frozenset(id(variable) for variable in self.trainable_variables)
 
-    def refuse_frozen(self) -> None:
+    def _refuse_frozen(self) -> None:
         """Raises a ValueError if a block is frozen, or if `trainable` was changed since the model was compiled."""
         frozen = self._frozen()
         if frozen:
@@ -283,7 +283,7 @@ class AlternatingTraining(Host):
             self.steps_per_execution = group
             self.train_function = self.test_function = self.predict_function = None
 
-    def refuse_replicas(self) -> None:
+    def _refuse_replicas(self) -> None:
         """Raises a ValueError under a strategy with several replicas, whose factors would drift apart."""
         replicas = self.distribute_strategy.num_replicas_in_sync
         if replicas > 1:
@@ -292,7 +292,7 @@ class AlternatingTraining(Host):
                 f"and the factors would drift apart. Received: a distribution strategy with {replicas} replicas"
             )
 
-    def with_turns(self, callbacks: Any) -> list[keras.callbacks.Callback]:
+    def _with_turns(self, callbacks: Any) -> list[keras.callbacks.Callback]:
         """The callbacks, with one that passes the turn on every epoch unless one of them does it."""
         given = listed(callbacks)
         if any(getattr(callback, "passes_turns", False) for callback in given):
@@ -306,10 +306,10 @@ class AlternatingTraining(Host):
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         with tf.GradientTape() as tape:
             y_pred = self(x, training=True)
-            self.build_optimizer()
+            self._build_optimizer()
             loss = self.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
             scaled = self.optimizer.scale_loss(loss)
-        blocks, others = self.factor_blocks, self.other_variables
+        blocks, others = self.factor_blocks, self._other_variables
         gradients = tape.gradient(scaled, blocks + others)
         active = self.schedule.active.value % len(blocks)
         updates = BlockUpdates(self.optimizer, self.schedule.block_steps, blocks, others)
@@ -328,7 +328,7 @@ class AlternatingTraining(Host):
             "grad_norm": norm,
         }
 
-    def build_optimizer(self) -> None:
+    def _build_optimizer(self) -> None:
         """Gives the optimizer all variables at once: built by the first block, it would know no other."""
         if self._optimized is not None and self.optimizer.built:
             return

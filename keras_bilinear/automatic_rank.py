@@ -57,7 +57,7 @@ class AutomaticRank(keras.callbacks.Callback):
 
     def check_fit(self, model: Any, options: dict[str, Any]) -> None:
         """Raises a ValueError where this callback cannot work, before the fit has changed anything."""
-        if getattr(model, "penalty_name", None) != "sum" or not model.trains_exactly or not model.alpha > 0:
+        if getattr(model, "penalty_name", None) != "sum" or not model._trains_exactly or not model.alpha > 0:
             raise ValueError(
                 'Expected a bilinear regression model with penalty="sum" and alpha > 0, compiled with '
                 "BlockLineSearch: only there has J an optimal rank. Received: "

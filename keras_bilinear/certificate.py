@@ -112,7 +112,7 @@ def certificate(model: Any, x: Any, y: Any, sample_weight: Any = None) -> Certif
     Raises:
         ValueError: as `fit` does.
     """
-    return certified(model, *model.checked(x, y, sample_weight))
+    return certified(model, *model._checked(x, y, sample_weight))
 
 
 def certified(model: Any, X: Any, y: Any, weight: Any) -> Certificate:
@@ -172,7 +172,7 @@ def certificate_of_fit(model: Any) -> Certificate:
 
 def data_of_fit(model: Any) -> tuple[Any, Any, Any]:
     """The images, labels and weights that `fit` runs on, or a ValueError if they are not at hand."""
-    data = getattr(model, "training_data", None)
+    data = getattr(model, "_training_data", None)
     if data is None:
         raise ValueError(WITHOUT_ARRAYS)
     return data
@@ -180,7 +180,7 @@ def data_of_fit(model: Any) -> tuple[Any, Any, Any]:
 
 def expect_arrays(model: Any, options: dict[str, Any]) -> None:
     """Raises a ValueError unless a fit with these options will have its data at hand for `certificate_of_fit`."""
-    if not hasattr(model, "training_data") or not is_array(options.get("x")):
+    if not hasattr(model, "_training_data") or not is_array(options.get("x")):
         raise ValueError(WITHOUT_ARRAYS)
 
 

@@ -107,12 +107,12 @@ class Checkpoint(keras.callbacks.Callback):
         """Called by `fit` once the data are known: refuses what `begin` could not see; weights are as they were."""
         if not self._data:
             images = getattr(options.get("x"), "element_spec", None)
-            self._data = digest_of(arrays_among(getattr(model, "training_data", None) or [])) or str(images)
+            self._data = digest_of(arrays_among(getattr(model, "_training_data", None) or [])) or str(images)
             self._expect_data()
         if not model.built:
             model.build(shape_of_images(options.get("x")))
         if model.compiled:
-            model.build_optimizer()
+            model._build_optimizer()
             if self._found is not None:
                 expect_kinds(self._place, self._found, state_of(model))
 

@@ -119,7 +119,7 @@ def compression_report(before: Any, after: BilinearRegression, x: Any, y: Any) -
         raise ValueError(f"Expected models of {source.kernel.shape[1]} scores each. Received: {after.units} after")
     checked_size(source, after.image_size)
     threshold = 0.0 if gives_logits(source, after.image_size) else 0.5
-    batch = after.checked(x, class_numbers(y, source.classes))
+    batch = after._checked(x, class_numbers(y, source.classes))
     truth = class_indices(batch.y, after.units)
     found = predicted(source.outputs, batch.x, threshold), predicted(probabilities_of(after), batch.x, 0.5)
     full = nearest(source, min(after.image_size), after.image_size, alpha=0.0, penalty="product")

@@ -72,7 +72,7 @@ def checked_models(model: Any) -> list[ImageRegression]:
     if len(set(units)) > 1:
         raise ValueError(f"Expected models for the same classes. Received: models with units={units}")
     for each in models:
-        each.expect_built()
+        each._expect_built()
     return models
 
 

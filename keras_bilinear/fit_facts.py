@@ -28,7 +28,7 @@ class TrainingData(NamedTuple):
 
 def training_data(model: Any, options: dict[str, Any]) -> TrainingData:
     """What is known of the images a fit is about to see."""
-    arrays = getattr(model, "training_data", None)
+    arrays = getattr(model, "_training_data", None)
     if arrays is not None:
         labels, weight = (np.asarray(part) for part in arrays[1:])
         is_sure = is_hard(labels)

@@ -121,9 +121,8 @@ def wake_silent_ranks(
     def chosen(near: Tensor, far: Tensor, old: Tensor) -> Tensor:
         return ops.where(falls, ops.where(leaps, far, near), old)
 
-    grew = Factors(
-        *(None if old is None else chosen(*parts, old) for *parts, old in zip(near, far, factors, strict=True))
-    )
+    parts = zip(near, far, factors, strict=True)
+    grew = Factors(*(None if old is None else chosen(here, there, old) for here, there, old in parts))
     return Woken(grew, start.J - chosen(J_near, J_far, start.J))
 
 

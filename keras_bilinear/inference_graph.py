@@ -166,7 +166,7 @@ def check_batch(batch_size: int, image_shape: tuple[int, ...]) -> None:
 def check_model(model: Any) -> None:
     """Raises a ValueError unless `model` has weights and maps images to scores."""
     if isinstance(model, ImageRegression):
-        model.expect_built()
+        model._expect_built()
         return
     image_shape(model)
     units(model)

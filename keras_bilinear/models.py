@@ -37,13 +37,13 @@ class BilinearRegression(ImageRegression):
         dtype: Any,
     ):
         super().__init__(units, alpha, use_bias, input_shape, name, dtype)
-        self.rank_is_automatic = isinstance(rank, str) and rank == "auto"
-        if self.rank_is_automatic and penalty != "sum":
+        self._rank_is_automatic = isinstance(rank, str) and rank == "auto"
+        if self._rank_is_automatic and penalty != "sum":
             raise ValueError(
                 'Expected penalty="sum" with rank="auto": under no other penalty has J an optimal rank. '
                 f"Received: penalty={penalty!r}"
             )
-        self.rank = MOST_RANKS if self.rank_is_automatic else positive_integer("rank", rank)
+        self.rank = MOST_RANKS if self._rank_is_automatic else positive_integer("rank", rank)
         self.penalty_name = penalty
         initializer = OrthogonalizedUniform(seed)
         self.seed = initializer.seed
@@ -56,8 +56,8 @@ class BilinearRegression(ImageRegression):
             name="bilinear",
             dtype=self.dtype_policy,
         )
-        self.start_schedule(num_blocks=2 * self.rank)
-        self.build_from_declaration()
+        self._start_schedule(num_blocks=2 * self.rank)
+        self._build_from_declaration()
 
     @property
     def alpha(self) -> float:
@@ -72,14 +72,14 @@ class BilinearRegression(ImageRegression):
     def block_names(self) -> list[str]:
         return block_names(self.optimizer.blocks if self.is_exact else "factor", self.rank)
 
-    def with_turns(self, callbacks: Any) -> list[keras.callbacks.Callback]:
-        given = super().with_turns(callbacks)
-        automatic = self.rank_is_automatic and self.trains_exactly
+    def _with_turns(self, callbacks: Any) -> list[keras.callbacks.Callback]:
+        given = super()._with_turns(callbacks)
+        automatic = self._rank_is_automatic and self._trains_exactly
         if automatic and not any(isinstance(callback, AutomaticRank) for callback in given):
             given.append(AutomaticRank())
         return given
 
-    def solve_active_block(self, X: Tensor, samples: Samples, active: Tensor) -> Solution:
+    def _solve_active_block(self, X: Tensor, samples: Samples, active: Tensor) -> Solution:
         head, dtype = self.head, X.dtype
         A, B = ops.cast(head.A, dtype), ops.cast(head.B, dtype)
         bias = None if head.bias is None else ops.cast(ops.copy(head.bias), dtype)
@@ -90,7 +90,7 @@ class BilinearRegression(ImageRegression):
             active,
             penalty=type(head.factor_penalty),
             alpha=ops.cast(ops.copy(head.alpha), dtype),
-            jit=self.jit_solver,
+            jit=self._jit_solver,
         )
         head.assign_factors(factors.A, factors.B)
         if head.bias is not None:
@@ -102,20 +102,20 @@ class BilinearRegression(ImageRegression):
         return bm.logits(X, ops.cast(self.head.A, X.dtype), ops.cast(self.head.B, X.dtype), bias)
 
     def penalty(self) -> Tensor:
-        return ops.cast(self.head.penalty(), self.solver_dtype)
+        return ops.cast(self.head.penalty(), self._solver_dtype)
 
     def factors(self) -> tuple[np.ndarray, np.ndarray]:
         """A (L, M, K) and B (L, N, K), whose columns are the paper's a_{l,k} and b_{l,k}."""
-        self.expect_built()
+        self._expect_built()
         return ops.convert_to_numpy(self.head.A), ops.convert_to_numpy(self.head.B)
 
     def weight_matrices(self) -> np.ndarray:
-        self.expect_built()
+        self._expect_built()
         return ops.convert_to_numpy(bm.merged_weights(self.head.A, self.head.B))
 
     def ranks(self) -> np.ndarray:
         """How many ranks each class uses, (K,): those whose factors are not zero."""
-        self.expect_built()
+        self._expect_built()
         return self.head.ranks()
 
     def canonicalize(self) -> None:
@@ -124,12 +124,12 @@ class BilinearRegression(ImageRegression):
         Predictions and W are unchanged. The Frobenius penalty is too; the sum penalty can only fall; the product
         penalty can rise, for it is smallest when all ranks are equally strong.
         """
-        self.expect_built()
+        self._expect_built()
         self.head.assign_factors(*bm.canonical_factors(self.head.A, self.head.B))
 
     def get_config(self) -> dict[str, Any]:
         own = {
-            "rank": "auto" if self.rank_is_automatic else self.rank,
+            "rank": "auto" if self._rank_is_automatic else self.rank,
             "penalty": self.penalty_name,
             "seed": self.seed,
         }
@@ -216,10 +216,10 @@ class LinearBaseline(ImageRegression):
             name="linear",
             dtype=self.dtype_policy,
         )
-        self.start_schedule(num_blocks=1)
-        self.build_from_declaration()
+        self._start_schedule(num_blocks=1)
+        self._build_from_declaration()
 
-    def build_head(self, input_shape: tuple[int | None, ...]) -> None:
+    def _build_head(self, input_shape: tuple[int | None, ...]) -> None:
         M, N = self.image_size
         self.head.build((None, M * N))
 
@@ -241,21 +241,21 @@ class LinearBaseline(ImageRegression):
     def block_names(self) -> list[str]:
         return ["W"]
 
-    def scores(self, X: Tensor) -> Tensor:
+    def _scores(self, X: Tensor) -> Tensor:
         M, N = self.image_size
         return self.head(ops.reshape(ops.cast(X, self.compute_dtype), (-1, M * N)))
 
-    def solve_active_block(self, X: Tensor, samples: Samples, active: Tensor) -> Solution:
-        kernel, bias = self.parameters(X.dtype)
+    def _solve_active_block(self, X: Tensor, samples: Samples, active: Tensor) -> Solution:
+        kernel, bias = self._parameters(X.dtype)
         alpha = ops.cast(ops.copy(self.ridge.alpha), X.dtype)
-        solution = self.optimizer.solve_linear(X, samples, kernel, bias, alpha, jit=self.jit_solver)
+        solution = self.optimizer.solve_linear(X, samples, kernel, bias, alpha, jit=self._jit_solver)
         U = solution.parameters
         self.head.kernel.assign(U if bias is None else U[:-1])
         if bias is not None:
             self.head.bias.assign(U[-1])
         return solution
 
-    def parameters(self, dtype: Any) -> tuple[Tensor, Tensor | None]:
+    def _parameters(self, dtype: Any) -> tuple[Tensor, Tensor | None]:
         """The kernel (M N, K) and the bias (K,) or None."""
         bias = self.head.bias
         return ops.cast(ops.copy(self.head.kernel), dtype), (
@@ -263,15 +263,15 @@ class LinearBaseline(ImageRegression):
         )
 
     def logits(self, X: Tensor) -> Tensor:
-        kernel, bias = self.parameters(X.dtype)
+        kernel, bias = self._parameters(X.dtype)
         z = ops.matmul(ops.reshape(X, (-1, kernel.shape[0])), kernel)
         return z if bias is None else z + bias
 
     def penalty(self) -> Tensor:
-        return ops.cast(self.ridge(self.head.kernel), self.solver_dtype)
+        return ops.cast(self.ridge(self.head.kernel), self._solver_dtype)
 
     def weight_matrices(self) -> np.ndarray:
-        self.expect_built()
+        self._expect_built()
         return ops.convert_to_numpy(self.head.kernel.value).T.reshape(self.units, *self.image_size)
 
 

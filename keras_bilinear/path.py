@@ -163,13 +163,13 @@ def regularization_path(
             f"{type(validation_data).__name__}"
         )
     template = resized(model, rising[-1], falling[0])
-    train = template.checked(x, y)
+    train = template._checked(x, y)
     if folds is not None and not 2 <= folds <= len(train.x):
         raise ValueError(f"Expected `folds` from 2 to the number of images, {len(train.x)}. Received: {folds}")
     if folds is None and validation_data is None:
         train, held_out = train_validation_split(train, validation_split)
     elif validation_data is not None:
-        held_out = template.checked(*validation_data)
+        held_out = template._checked(*validation_data)
     warn_of_one_class(train, model.units)
     warn_of_scale(train.x)
     rounds = 1 + (folds or 0)

@@ -103,7 +103,7 @@ class FitRecord(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         # Not as training begins: what resumes a fit restores the state of the model there.
-        self.model.last_fit = self  # again: a callback may have run another fit of this model
+        self.model._last_fit = self  # again: a callback may have run another fit of this model
         if not self.has_begun:
             self.has_begun = True
             self.start = self.last = self.standing()
@@ -136,7 +136,7 @@ class FitRecord(keras.callbacks.Callback):
         if not self.has_ended:
             self.interruption = "" if kind is None else kind.__name__
             self.note_end()
-        self.model.last_fit = self
+        self.model._last_fit = self
         self.weights_were_replaced = not np.allclose(self.filter_norms, filter_norms(self.model), equal_nan=True)
         judge = self.judges[0] if self.judges else None
         self.converged = None if judge is None else bool(judge.converged)

@@ -57,13 +57,13 @@ class ImageRegression(AlternatingTraining, keras.Model):
         expect_floating(self.dtype_policy)
         self.units = positive_integer("units", units)
         self.use_bias = boolean("use_bias", use_bias)
-        self.declared_shape = None if input_shape is None else image_shape("input_shape", input_shape)
+        self._declared_shape = None if input_shape is None else image_shape("input_shape", input_shape)
         non_negative("alpha", alpha)
-        self.jit_solver = False
+        self._jit_solver = False
         self._jit_choice: bool | str = "auto"
         self._full_batch: bytes | None = None
         # While `fit` runs on arrays: images, labels and weights, for callbacks that look at J as a whole.
-        self.training_data: Batch | None = None
+        self._training_data: Batch | None = None
         self._compiled_parts_built = False
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
@@ -74,24 +74,24 @@ class ImageRegression(AlternatingTraining, keras.Model):
             )
         if not self.built:
             self.image_size = size
-            self.build_head(input_shape)
+            self._build_head(input_shape)
 
-    def build_head(self, input_shape: tuple[int | None, ...]) -> None:
+    def _build_head(self, input_shape: tuple[int | None, ...]) -> None:
         """Creates the parameters for images of `input_shape`."""
         self.head.build(input_shape)
 
-    def build_from_declaration(self) -> None:
+    def _build_from_declaration(self) -> None:
         """Builds at once when the constructor was told the shape of an image."""
-        if self.declared_shape is not None:
-            self.build((None, *self.declared_shape))
+        if self._declared_shape is not None:
+            self.build((None, *self._declared_shape))
 
     def call(self, X: Tensor) -> Tensor:
         """Probabilities (T, K) of images (T, M, N) or (T, M, N, 1); (T, 1) for binary models."""
-        z = self.scores(self.as_matrices(X))
+        z = self._scores(self._as_matrices(X))
         z = ops.cast(z, keras.backend.result_type(z.dtype, "float32"))
         return keras.activations.sigmoid(z) if self.units == 1 else keras.activations.softmax(z)
 
-    def as_matrices(self, X: Tensor) -> Tensor:
+    def _as_matrices(self, X: Tensor) -> Tensor:
         """(T, M, N) from (T, M, N) or (T, M, N, 1), checked even in a graph that has forgotten the shape."""
         shape = shape_of(X)
         if shape is not None and (len(shape) > 4 or (len(shape) == 4 and shape[3] not in (1, None))):
@@ -99,7 +99,7 @@ class ImageRegression(AlternatingTraining, keras.Model):
             raise ValueError(f"Expected images of shape (T, {M}, {N}) or (T, {M}, {N}, 1). Received: {shape}")
         return as_matrices(X, self.image_size)
 
-    def scores(self, X: Tensor) -> Tensor:
+    def _scores(self, X: Tensor) -> Tensor:
         """z (T, K) in the compute dtype, the penalty among the losses."""
         return self.head(X)
 
@@ -144,7 +144,7 @@ class ImageRegression(AlternatingTraining, keras.Model):
         self._jit_choice = jit_compile
         if self.is_exact:
             pays = jit_compile == "auto" and optimizer.gains_from_xla and not self.run_eagerly
-            self.jit_solver = bool(self.jit_compile) or pays
+            self._jit_solver = bool(self.jit_compile) or pays
             # The solver is compiled by itself, once for all models: the step around it is left to the graph.
             self.jit_compile = False
 
@@ -153,7 +153,7 @@ class ImageRegression(AlternatingTraining, keras.Model):
         config = super().get_compile_config()
         return {**config, "jit_compile": self._jit_choice} if config else config
 
-    def check_objective(self, optimizer: Any, loss: Any) -> None:
+    def _check_objective(self, optimizer: Any, loss: Any) -> None:
         loss = the_only_loss(loss)
         check_from_logits(loss, is_probability=True)
         if isinstance(optimizer, BlockLineSearch) and not is_plain_cross_entropy(loss, self.units):
@@ -166,7 +166,7 @@ class ImageRegression(AlternatingTraining, keras.Model):
         try:
             return super()._fit(options)
         finally:
-            self.training_data, self.schedule.ranks_are_growing = None, False
+            self._training_data, self.schedule.ranks_are_growing = None, False
 
     def _compile_if_needed(self) -> None:
         if not self.compiled:
@@ -176,47 +176,47 @@ class ImageRegression(AlternatingTraining, keras.Model):
         if not self.built:
             return [] if self.trainable and self.head.trainable else [self.head.name]
         # The solver moves the bias, too; a model that is not compiled yet will be so with it.
-        solved = self.trains_exactly and self.head.bias is not None
+        solved = self._trains_exactly and self.head.bias is not None
         bias = [self.head.bias.path] if solved and id(self.head.bias) not in self._trained else []
         return super()._frozen() + bias
 
     @property
-    def trains_exactly(self) -> bool:
+    def _trains_exactly(self) -> bool:
         """Whether `fit` will solve whole blocks: as compiled, or by default."""
         return self.is_exact or not self.compiled
 
-    def checked_options(self, options: dict[str, Any]) -> dict[str, Any]:
-        options = checked_options(options, self.forms, repeats=self.trains_exactly)
+    def _checked_options(self, options: dict[str, Any]) -> dict[str, Any]:
+        options = checked_options(options, self._forms, repeats=self._trains_exactly)
         if options.get("class_weight") is not None:
             # Every class by its number: Keras refuses a data set's classes that are left out.
             weights = class_weights(options["class_weight"], max(self.units, 2))
             options["class_weight"] = dict(enumerate(weights.tolist()))
-        if self.trains_exactly and not is_array(options.get("x")):
+        if self._trains_exactly and not is_array(options.get("x")):
             given = (options.get(name) for name in ("x", "y", "sample_weight"))
             options |= the_only_batch(*given)
-        size = self.forms.size
+        size = self._forms.size
         if is_array(options.get("x")):
-            options |= self.checked_arrays(options)
+            options |= self._checked_arrays(options)
             size = options["x"].shape[1:]
         if isinstance(options.get("validation_data"), tuple | list):
             x, y, weight = keras.utils.unpack_x_y_sample_weight(tuple(options["validation_data"]))
-            options["validation_data"] = tuple(self.check(x, y, weight, size=size))
+            options["validation_data"] = tuple(self._check(x, y, weight, size=size))
         return options
 
     @property
-    def forms(self) -> Forms:
+    def _forms(self) -> Forms:
         """The batches this model takes."""
         return Forms(self.image_size if self.built else None, self.units)
 
-    def checked_arrays(self, options: dict[str, Any]) -> dict[str, Any]:
+    def _checked_arrays(self, options: dict[str, Any]) -> dict[str, Any]:
         """x, y, sample_weight with `class_weight` in it, and the held-out part, as `fit` uses them."""
-        batch = self.check(*(options.get(name) for name in ("x", "y", "sample_weight", "class_weight")))
+        batch = self._check(*(options.get(name) for name in ("x", "y", "sample_weight", "class_weight")))
         found: dict[str, Any] = {"class_weight": None}
         if options.get("validation_data") is None and options.get("validation_split"):
             batch, held_out = train_validation_split(batch, options["validation_split"])
             found |= {"validation_data": tuple(held_out), "validation_split": 0.0}
         batch_size, T = options.get("batch_size"), len(batch.x)
-        if self.trains_exactly and batch_size is not None and batch_size < T:
+        if self._trains_exactly and batch_size is not None and batch_size < T:
             raise ValueError(
                 f"Expected full batches: BlockLineSearch solves each block on all {T} images. Received: "
                 f"batch_size={batch_size}. Leave batch_size out, or compile with a Keras optimizer."
@@ -225,17 +225,17 @@ class ImageRegression(AlternatingTraining, keras.Model):
         warn_of_scale(batch.x)
         return {**found, "x": batch.x, "y": batch.y, "sample_weight": batch.weight}
 
-    def prepare(self, options: dict[str, Any]) -> dict[str, Any]:
+    def _prepare(self, options: dict[str, Any]) -> dict[str, Any]:
         self._compile_if_needed()
         if not is_array(options.get("x")):
             return options
         batch = Batch(options["x"], options["y"], options["sample_weight"])
-        self.build_for(batch)
-        self.training_data = batch
+        self._build_for(batch)
+        self._training_data = batch
         if not self.is_exact:
             return options
         # As tensors already: a data set made of NumPy arrays holds two copies of them.
-        self.training_data = Batch(*map(tf.convert_to_tensor, batch))
+        self._training_data = Batch(*map(tf.convert_to_tensor, batch))
         self.schedule.begin_fit()
         validation_batch = options.get("validation_batch_size") or 4096
         steps = options.get("steps_per_epoch") or self.num_blocks
@@ -243,25 +243,27 @@ class ImageRegression(AlternatingTraining, keras.Model):
         rest = {name: value for name, value in options.items() if name not in ("y", "sample_weight", "batch_size")}
         return {
             **rest,
-            "x": repeated(tuple(self.training_data)),
+            "x": repeated(tuple(self._training_data)),
             "shuffle": False,
             "steps_per_epoch": steps,
             "validation_batch_size": validation_batch,
         }
 
-    def check(self, x: Any, y: Any, sample_weight: Any = None, class_weight: Any = None, size: Any = None) -> Batch:
+    def _check(
+        self, x: Any, y: Any, sample_weight: Any = None, class_weight: Any = None, size: Any = None
+    ) -> Batch:
         """The data as arrays this model can train on; changes nothing."""
         refuse_quantized(self)
-        size = self.forms.size if size is None else size
-        return checked_batch(x, y, self.units, sample_weight, class_weight, size, self.solver_dtype)
+        size = self._forms.size if size is None else size
+        return checked_batch(x, y, self.units, sample_weight, class_weight, size, self._solver_dtype)
 
-    def checked(self, x: Any, y: Any, sample_weight: Any = None, class_weight: Any = None) -> Batch:
+    def _checked(self, x: Any, y: Any, sample_weight: Any = None, class_weight: Any = None) -> Batch:
         """As `check`; then builds the model if it is not built yet."""
-        batch = self.check(x, y, sample_weight, class_weight)
-        self.build_for(batch)
+        batch = self._check(x, y, sample_weight, class_weight)
+        self._build_for(batch)
         return batch
 
-    def build_for(self, batch: Batch) -> None:
+    def _build_for(self, batch: Batch) -> None:
         """Creates every variable before the first step.
 
         Saved weights can then be restored in time, and the step is traced once: a trace that creates variables,
@@ -270,7 +272,7 @@ class ImageRegression(AlternatingTraining, keras.Model):
         if not self.built:
             self.build((None, *batch.x.shape[1:]))
         if self.compiled and not self._compiled_parts_built:
-            self.build_optimizer()
+            self._build_optimizer()
             x, y, weight = (part[:1] for part in batch)
             y_pred = self(x)
             self.compute_loss(x, y, y_pred, weight)
@@ -279,7 +281,7 @@ class ImageRegression(AlternatingTraining, keras.Model):
             self._compiled_parts_built = True
 
     @property
-    def solver_dtype(self) -> str:
+    def _solver_dtype(self) -> str:
         """The dtype the objective is computed in: that of the variables, float32 at least."""
         return keras.backend.result_type(self.head.variable_dtype, "float32")
 
@@ -297,13 +299,13 @@ class ImageRegression(AlternatingTraining, keras.Model):
         return_dict: bool = False,
     ) -> Any:
         """As in Keras; in the exact regime one call solves one block, and every call must bring the same data."""
-        self.refuse_replicas()
-        self.refuse_frozen()
-        batch = self.check(x, y, sample_weight, class_weight)
+        self._refuse_replicas()
+        self._refuse_frozen()
+        batch = self._check(x, y, sample_weight, class_weight)
         self._compile_if_needed()
         if self.is_exact:
-            self.refuse_change(batch)
-        self.build_for(batch)
+            self._refuse_change(batch)
+        self._build_for(batch)
         return super().train_on_batch(*batch, return_dict=return_dict)
 
     def evaluate(
@@ -321,15 +323,15 @@ class ImageRegression(AlternatingTraining, keras.Model):
         """As in Keras, with arrays checked as `fit` checks them; compiles with the defaults as `fit` does."""
         checked_numbers({"batch_size": batch_size, "steps": steps})
         if is_array(x):
-            x, y, sample_weight = self.checked(x, y, sample_weight)
+            x, y, sample_weight = self._checked(x, y, sample_weight)
         elif isinstance(x, tf.data.Dataset):
-            self.forms.expect("x", x.element_spec)
+            self._forms.expect("x", x.element_spec)
         self._compile_if_needed()
         return super().evaluate(x, y, batch_size, verbose, sample_weight, steps, callbacks, return_dict, **kwargs)
 
     def test_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False) -> Any:
         """As in Keras, with the batch checked as `fit` checks it; compiles with the defaults as `fit` does."""
-        batch = self.checked(x, y, sample_weight)
+        batch = self._checked(x, y, sample_weight)
         self._compile_if_needed()
         return super().test_on_batch(*batch, return_dict=return_dict)
 
@@ -343,19 +345,19 @@ class ImageRegression(AlternatingTraining, keras.Model):
     ) -> np.ndarray:
         """As in Keras, with the shape of the images checked: (T, M, N) or (T, M, N, 1) -> (T, K)."""
         numbers = checked_numbers({"batch_size": batch_size, "steps": steps})
-        return super().predict(self.checked_images(x), verbose=verbose, callbacks=callbacks, **numbers)
+        return super().predict(self._checked_images(x), verbose=verbose, callbacks=callbacks, **numbers)
 
     def predict_on_batch(self, x: Any) -> np.ndarray:
         """As in Keras, with the shape of the images checked."""
-        return super().predict_on_batch(self.checked_images(x))
+        return super().predict_on_batch(self._checked_images(x))
 
-    def checked_images(self, x: Any) -> Any:
+    def _checked_images(self, x: Any) -> Any:
         """Images for `predict`, or a ValueError; what they hold is not looked at."""
         if is_array(x):
             x = as_array(x, "x")
-            check_image_shape("x", x.shape, self.forms.size)
+            check_image_shape("x", x.shape, self._forms.size)
         elif isinstance(x, tf.data.Dataset):
-            self.forms.expect("x", x.element_spec, needs_labels=False)
+            self._forms.expect("x", x.element_spec, needs_labels=False)
         return x
 
     def compute_loss(
@@ -369,7 +371,7 @@ class ImageRegression(AlternatingTraining, keras.Model):
             sound = sound & ops.all(ops.convert_to_tensor(sample_weight) >= 0)
         return ops.where(sound, loss, float("nan"))
 
-    def refuse_change(self, batch: Batch) -> None:
+    def _refuse_change(self, batch: Batch) -> None:
         """Raises a ValueError if this is not the batch of the previous call: J would rise from batch to batch."""
         hasher = hashlib.blake2b()
         for part in batch:
@@ -388,15 +390,15 @@ class ImageRegression(AlternatingTraining, keras.Model):
         return super().compute_metrics(x, y, y_pred, sample_weight=sample_weight)
 
     def train_step(self, data: Any) -> dict[str, Tensor]:
-        return self.exact_step(*data) if self.is_exact else super().train_step(data)
+        return self._exact_step(*data) if self.is_exact else super().train_step(data)
 
-    def exact_step(self, x: Tensor, y: Tensor, weight: Tensor) -> dict[str, Tensor]:
+    def _exact_step(self, x: Tensor, y: Tensor, weight: Tensor) -> dict[str, Tensor]:
         """Solves the active block on all the data and passes the turn to the next."""
         # A graph that serves batches of several sizes no longer knows their rank.
-        x, weight = self.as_matrices(x), ops.reshape(weight, (-1,))
+        x, weight = self._as_matrices(x), ops.reshape(weight, (-1,))
         C = targets(y, self.units, weight.dtype)
         active = self.schedule.active.value % self.num_blocks
-        solution = self.solve_active_block(x, Samples(C, bm.normalised_weights(weight)), active)
+        solution = self._solve_active_block(x, Samples(C, bm.normalised_weights(weight)), active)
         self.schedule.active.assign(active)
         self.schedule.record(active, solution.grad_norm, steps=solution.iterations)
         self.schedule.finish_block(solution.initial_objective, solution.objective, self.num_blocks)
@@ -416,7 +418,7 @@ class ImageRegression(AlternatingTraining, keras.Model):
             "inner_iterations": solution.iterations,
         }
 
-    def solve_active_block(self, X: Tensor, samples: Samples, active: Tensor) -> Solution:
+    def _solve_active_block(self, X: Tensor, samples: Samples, active: Tensor) -> Solution:
         """Solves block `active` and assigns its parameters."""
         raise NotImplementedError
 
@@ -432,7 +434,7 @@ class ImageRegression(AlternatingTraining, keras.Model):
 
     def objective(self, x: Any, y: Any, sample_weight: Any = None) -> float:
         """J = V + alpha R on the given data (Eq. J.A.B), with V weighted as `fit` weights it."""
-        batch = self.checked(x, y, sample_weight)
+        batch = self._checked(x, y, sample_weight)
         weight = ops.convert_to_tensor(batch.weight)
         C = targets(ops.convert_to_tensor(batch.y), self.units, weight.dtype)
         V = bm.cross_entropy(self.logits(ops.convert_to_tensor(batch.x)), C, bm.normalised_weights(weight))
@@ -453,7 +455,7 @@ class ImageRegression(AlternatingTraining, keras.Model):
     def filters(self) -> dict[str, np.ndarray]:
         return {self.head.name: self.weight_matrices()}
 
-    def expect_built(self) -> None:
+    def _expect_built(self) -> None:
         """Raises a ValueError if the model has no weights yet, or weights that mean something else to Keras."""
         if not self.built:
             raise ValueError("Expected a model with weights: fit it, or give it an `input_shape`.")
@@ -463,7 +465,7 @@ class ImageRegression(AlternatingTraining, keras.Model):
         return {
             "alpha": self.alpha,
             "use_bias": self.use_bias,
-            "input_shape": self.declared_shape,
+            "input_shape": self._declared_shape,
             "name": self.name,
             "dtype": keras.dtype_policies.serialize(self.dtype_policy),
         }

@@ -25,11 +25,11 @@ def decrease_in_sight(model: Any) -> float | None:
     of no iterations: one product with the images to look at J, one for the gradient, and the curvature on a part
     of them.
     """
-    if getattr(model, "training_data", None) is None:
+    if getattr(model, "_training_data", None) is None:
         return None
     X, y, weight = map(ops.convert_to_tensor, data_of_fit(model))
     samples = Samples(targets(y, model.units, weight.dtype), bm.normalised_weights(weight))
-    solver, jit = (model.optimizer, model.jit_solver) if model.is_exact else (BlockLineSearch(), False)
+    solver, jit = (model.optimizer, model._jit_solver) if model.is_exact else (BlockLineSearch(), False)
     outlook = of_linear if hasattr(model, "ridge") else of_factors
     return sum(float(in_sight(solution, samples)) for solution in outlook(model, X, samples, solver, jit))
 
@@ -37,7 +37,8 @@ def decrease_in_sight(model: Any) -> float | None:
 def of_linear(model: Any, X: Tensor, samples: Samples, solver: BlockLineSearch, jit: bool) -> Iterator[Solution]:
     """The one block of a linear model, looked at from where it stands."""
     alpha = ops.cast(ops.copy(model.ridge.alpha), X.dtype)
-    yield solver.solve_linear(X, samples, *model.parameters(X.dtype), alpha, jit, max_inner=0)
+    kernel, bias = model._parameters(X.dtype)
+    yield solver.solve_linear(X, samples, kernel, bias, alpha, jit, max_inner=0)
 
 
 def of_factors(model: Any, X: Tensor, samples: Samples, solver: BlockLineSearch, jit: bool) -> Iterator[Solution]:

@@ -47,7 +47,7 @@ def of_epoch(model: Any, logs: dict[str, Any], updates: np.ndarray) -> dict[str,
         updates: How many steps each block took in it.
     """
     values = {**parts_of_objective("objective", logs), "blocks/step_size": logs["step_size"]}
-    improvement = model.last_fit.epochs[-1].improvement if model.is_exact else model.schedule.epoch_improvement()
+    improvement = model._last_fit.epochs[-1].improvement if model.is_exact else model.schedule.epoch_improvement()
     if 0 < improvement < math.inf:
         # Orders of magnitude: TensorBoard gives no chart a logarithmic scale of itself.
         values["objective/log10_improvement"] = math.log10(improvement)
@@ -150,7 +150,7 @@ def layout(model: Any, with_steps: bool, with_certificate: bool) -> dict[str, di
 def hyperparameters(model: Any) -> dict[str, Any]:
     """What was chosen, by the names in `HYPERPARAMETERS`; what a model does not have is left out."""
     optimizer, heads = inner_optimizer(model.optimizer), heads_of(model)
-    automatic = getattr(model, "rank_is_automatic", False)
+    automatic = getattr(model, "_rank_is_automatic", False)
     values = {
         "alpha": only([decimal(head.alpha) for head in heads]),
         "blocks": getattr(optimizer, "blocks", None),

@@ -254,7 +254,7 @@ def keras_scores(model: ImageModel, X: np.ndarray, output: str) -> np.ndarray:
         return network.predict(X, batch_size=BATCH, verbose=0)
     if output == "probabilities" and model.compute_dtype in ("float32", "float64"):
         return model.predict(X, batch_size=BATCH, verbose=0)
-    z = model.logits(ops.convert_to_tensor(X, dtype=model.solver_dtype))
+    z = model.logits(ops.convert_to_tensor(X, dtype=model._solver_dtype))
     return ops.convert_to_numpy(z if output == "logits" else bm.probabilities(z))
 
 

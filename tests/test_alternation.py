@@ -190,7 +190,7 @@ def test_bilinear_layers_within_other_layers_take_turns():
     scores = keras.layers.Add()([scores, pair(keras.layers.Reshape((12, 5))(movie))])
     model = kb.AlternatingModel(movie, keras.layers.Softmax()(scores))
     assert bilinear_layers(model) == [frames.layer, pair.first, *pair.others]
-    assert model.other_variables == []
+    assert model._other_variables == []
     model.compile("sgd", "sparse_categorical_crossentropy")
     x, y = data()
     before = snapshot(model)

@@ -143,7 +143,7 @@ def test_a_certified_fit_stops(digits600, penalty):
     assert stop.converged
     assert stop.reason.startswith("certified: J is at most ")
     assert stop.certificate.gap <= 1e-2 * stop.certificate.objective
-    assert model.training_data is None, "the images are not kept beyond the fit"
+    assert model._training_data is None, "the images are not kept beyond the fit"
 
 
 def test_a_fit_that_cannot_be_certified_converges_as_before(digits600):

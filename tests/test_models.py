@@ -407,10 +407,10 @@ def test_on_a_CPU_only_many_small_steps_are_compiled_unless_asked_for():
         ("factor", False, False),
     ):
         model.compile(kb.BlockLineSearch(blocks=blocks), jit_compile=jit)
-        assert model.jit_solver is compiles
+        assert model._jit_solver is compiles
         assert not model.jit_compile
     model.compile(kb.BlockLineSearch(blocks="factor"), run_eagerly=True)
-    assert not model.jit_solver
+    assert not model._jit_solver
 
 
 def test_the_full_batch_is_handed_over_without_an_autotuner_to_wait_for():
@@ -418,7 +418,7 @@ def test_the_full_batch_is_handed_over_without_an_autotuner_to_wait_for():
     x, y = data("BSR")
     model = ALL["BSR"]()
     model.compile()
-    assert model.prepare(model.checked_options({"x": x, "y": y}))["x"].options().autotune.enabled is False
+    assert model._prepare(model._checked_options({"x": x, "y": y}))["x"].options().autotune.enabled is False
 
 
 def test_training_on_batches_by_hand():

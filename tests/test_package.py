@@ -30,3 +30,17 @@ def test_the_classifier_for_scikit_learn_is_public_but_imported_when_asked_for()
     assert "BilinearClassifier" not in kb.__all__
     with pytest.raises(AttributeError, match="has no attribute 'BilinearForest'"):
         _ = kb.BilinearForest
+
+
+def test_what_a_model_shows_is_for_users():
+    import keras
+
+    import keras_bilinear as kb
+
+    model = kb.BilinearSoftmaxRegression(3, 2)
+    shown = {name for name in dir(model) if not name.startswith("_")} - set(dir(keras.Model()))
+    assert shown == {
+        *("alpha", "factors", "rank", "penalty", "penalty_name", "seed", "units", "use_bias", "head", "schedule"),
+        *("block_names", "factor_blocks", "filters", "is_exact", "num_blocks", "image_size", "ranks"),
+        *("canonicalize", "certificate", "convergence_report", "logits", "objective", "weight_matrices"),
+    } - {"image_size"}

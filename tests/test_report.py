@@ -633,7 +633,7 @@ def test_without_a_fit_there_is_none(tmp_path):
     model.save(tmp_path / "model.keras")
     again = keras.models.load_model(tmp_path / "model.keras")
     for other in (again, copy.deepcopy(model), pickle.loads(pickle.dumps(model)), keras.models.clone_model(model)):
-        assert other.last_fit is None
+        assert other._last_fit is None
         with pytest.raises(ValueError, match="Expected a model on which"):
             other.convergence_report()
     model.export(tmp_path / "exported", verbose=False)
@@ -646,7 +646,7 @@ def test_networks_are_saved_cloned_and_exported_as_before(tmp_path):
     fit(model, x, y, 2)
     model.save(tmp_path / "model.keras")
     for other in (keras.models.load_model(tmp_path / "model.keras"), keras.models.clone_model(model)):
-        assert other.last_fit is None
+        assert other._last_fit is None
         fit(other, x, y, 1) if other.compiled else None
     model.export(tmp_path / "exported", verbose=False)
 
