@@ -370,11 +370,12 @@ def test_broken_off_in_the_first_step():
 
 
 def test_a_step_that_cannot_be_traced():
-    def wrong(y, p):
-        raise ValueError("Expected another metric")
+    class Broken(keras.optimizers.SGD):
+        def update_step(self, gradient, variable, learning_rate):
+            raise ValueError("Expected another step")
 
-    model = make("sgd", metrics=[wrong])
-    with pytest.raises(ValueError, match="Expected another metric"):
+    model = make(Broken())
+    with pytest.raises(ValueError, match="Expected another step"):
         model.fit(*data(), verbose=0)
     assert "ValueError interrupted the fit in epoch 1" in str(model.convergence_report())
 
