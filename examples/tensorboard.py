@@ -43,7 +43,7 @@ def fit(optimizer: keras.optimizers.Optimizer, data: Any, folder: Path | None, *
     model.compile(optimizer)
     callbacks = [kb.callbacks.BilinearTensorBoard(folder)] if folder else []
     begin = time.perf_counter()
-    model.fit(*data, epochs=20, verbose=0, callbacks=callbacks, **options)
+    model.fit(data[0], data[1], epochs=20, verbose=0, callbacks=callbacks, **options)
     return time.perf_counter() - begin
 
 
