@@ -169,8 +169,7 @@ class AlternatingTraining(Host):
         monitor J by any of these names minimise it unless told otherwise.
 
         Raises:
-            ValueError: for data the model cannot be trained on, mini-batches in the exact regime, frozen blocks,
-                and a distribution strategy with several replicas.
+            ValueError: for unfit data, mini-batches in the exact regime, frozen blocks and several replicas.
         """
         return self._fit({name: value for name, value in locals().items() if name != "self"})
 
