@@ -23,6 +23,7 @@ from keras_bilinear.data import (
     warn_of_one_class,
     warn_of_scale,
 )
+from keras_bilinear.datasets import check_dataset
 from keras_bilinear.descent import Samples, Solution
 from keras_bilinear.layers import matrix_shape, refuse_quantized
 from keras_bilinear.losses import Accuracy, CrossEntropy, is_plain_cross_entropy, targets, the_only_loss
@@ -170,6 +171,8 @@ class ImageRegression(AlternatingTraining, keras.Model):
             self.training_data, self.schedule.ranks_are_growing = None, False
 
     def prepare(self, options: dict[str, Any]) -> dict[str, Any]:
+        check_dataset(options.get("x"), "x")
+        check_dataset(options.get("validation_data"), "validation_data")
         if options.get("class_weight") is not None:
             # Every class by its number: Keras refuses a data set's classes that are left out.
             weights = class_weights(options["class_weight"], max(self.units, 2))
@@ -287,6 +290,7 @@ class ImageRegression(AlternatingTraining, keras.Model):
         **kwargs: Any,
     ) -> Any:
         """As in Keras, with arrays checked as `fit` checks them."""
+        check_dataset(x, "x")
         if is_array(x):
             x, y, sample_weight = self.checked(x, y, sample_weight)
         return super().evaluate(x, y, batch_size, verbose, sample_weight, *args, **kwargs)
