@@ -218,7 +218,8 @@ def tflite_content(
 def x_and_y(validation_data: Any) -> tuple[Any, ...]:
     """(x,) or (x, y), or a ValueError that says what came instead."""
     if not isinstance(validation_data, tuple | list) or not 1 <= len(validation_data) <= 2:
-        kind = f"{len(validation_data)} parts" if isinstance(validation_data, tuple | list) else "no tuple"
+        is_tuple = isinstance(validation_data, tuple | list)
+        kind = f"{len(validation_data)} parts" if is_tuple else f"no tuple but a {type(validation_data).__name__}"
         raise ValueError(f"Expected `validation_data` to be (x, y) or (x,), arrays. Received: {kind}")
     return tuple(validation_data)
 

@@ -31,6 +31,11 @@ class Forms(NamedTuple):
     def expect(self, name: str, batch: Any, needs_labels: bool = True) -> None:
         """Raises a ValueError for a batch of other parts or shapes, as far as these are known."""
         parts = batch if isinstance(batch, tuple | list) else (batch,)
+        if isinstance(batch, dict):
+            raise ValueError(
+                f"Expected `{name}` to yield (x, y) or (x, y, weight). Received: dicts of "
+                f"{', '.join(map(str, batch))}; `data.map(lambda row: (row[...], row[...]))` makes pairs of them"
+            )
         if needs_labels and not 2 <= len(parts) <= 3:
             raise ValueError(
                 f"Expected `{name}` to yield (x, y) or (x, y, weight). Received: {type(batch).__name__} of "
@@ -142,6 +147,8 @@ def checked_data_set(name: str, data: Any, forms: Forms | None, steps: str, ends
         )
     if not ends and is_endless(data):
         raise ValueError(f"Expected `{steps}` with data that never end. Received: {steps}=None")
+    if isinstance(data, tf.data.Dataset) and data.cardinality() == 0:
+        raise ValueError(f"Expected `{name}` to yield batches. Received: an empty data set")
     if forms is None:
         return data
     if isinstance(data, tf.data.Dataset):

@@ -12,7 +12,7 @@ from keras_bilinear.verification import file_scores, loaded
 LARGEST = float(np.finfo("float16").max)
 LEAST = 127 * 2.0**-24
 """What the largest of the weights must reach, to be stored in as many steps as int8 has."""
-ADDED, BOUNDS = {"ADD", "SUB"}, {"MINIMUM", "MAXIMUM"}
+ADDED, BOUNDS = {"ADD", "SUB", "SQUARED_DIFFERENCE"}, {"MINIMUM", "MAXIMUM"}
 """Operators for which a number may be rounded to zero, or clipped, where it stands beside larger ones."""
 IMAGES = 16
 ADVICE = "quantize=None holds any numbers"

@@ -97,8 +97,6 @@ def metadata(content: bytes) -> dict[str, Any]:
 
 def with_metadata(content: bytes, facts: dict[str, Any]) -> bytes:
     """The same file with `facts` in place of those it had; the same facts give the same bytes."""
-    import flatbuffers  # comes with LiteRT
-
     file, entry = unpacked(content), schema().MetadataT()
     text = json.dumps(facts, sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode()
     entries = file.metadata or []
@@ -109,7 +107,14 @@ def with_metadata(content: bytes, facts: dict[str, Any]) -> bytes:
     file.buffers[places[0]].data = np.frombuffer(text, "uint8")
     entry.name, entry.buffer = METADATA, places[0]
     file.metadata = [*(old for old in entries if old.name != METADATA.encode()), entry]
-    builder = flatbuffers.Builder(len(content) + len(text) + 1024)
+    return packed(file)
+
+
+def packed(file: Any) -> bytes:
+    """The bytes of a file."""
+    import flatbuffers  # comes with LiteRT
+
+    builder = flatbuffers.Builder(1024)
     builder.Finish(file.Pack(builder), b"TFL3")
     return bytes(builder.Output())
 

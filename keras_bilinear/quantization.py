@@ -1,5 +1,6 @@
 """How the numbers of a TFLite file are stored, and the images that calibrate the ranges of its activations."""
 
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -23,8 +24,9 @@ class ConversionError(ValueError):
 FLOAT_WEIGHTS = (None, "float16")
 """Modes whose weights are floating-point numbers by intent."""
 
-LEAST_IMAGES, MOST_IMAGES = 32, 512
-"""Images that calibrate as well as hundreds do, and those of very many that are taken, evenly spaced."""
+LEAST_IMAGES, MOST_IMAGES, MOST_BATCHES = 32, 512, 8192
+"""Images that calibrate as well as hundreds do, those of very many that are taken, evenly spaced, and how many
+batches are read for them, for some may be empty and never end."""
 UNITS = 16.0
 """Pixels times the input scale that are so many times smaller or larger than 1 may be in other units."""
 SATURATED = 50.0
@@ -77,19 +79,25 @@ def collected(data: Any, shape: tuple[int, ...]) -> Any:
     """`data` as one array, thinned out, whether it came as one or as the converter of TFLite takes it.
 
     That is a function that gives an iterable, or an iterable, of images or batches, alone, first in a list or
-    tuple, or in a dict; of those the first are taken.
+    tuple, or in a dict, as "image" or first; of those the first are taken.
     """
-    data = data() if callable(data) else data
+    data = the_images(data() if callable(data) else data)
     if hasattr(data, "__array__") or isinstance(data, list | tuple) or not isinstance(data, Iterable):
         return thinned(as_array(data, "representative_data"))
     images: list[np.ndarray] = []
-    for item in data:
-        part = next(iter(item.values())) if isinstance(item, dict) else item
-        part = as_array(part[0] if isinstance(part, list | tuple) else part, "representative_data")
-        images += [part] if part.shape in alike(shape) else list(part)
+    for item in itertools.islice(data, MOST_BATCHES):
+        part = the_images(item)
+        part = the_images(part[0]) if isinstance(part, list | tuple) and part else part
+        part = as_array(part, "representative_data")
+        images += [part] if part.shape in alike(shape) or not part.ndim else list(part)
         if len(images) >= MOST_IMAGES:
             break
     return images_of(images[:MOST_IMAGES], shape, "representative_data")
+
+
+def the_images(item: Any) -> Any:
+    """What a dict holds under the name of the file's input, or else first; anything else as it is."""
+    return item.get("image", next(iter(item.values()), None)) if isinstance(item, dict) else item
 
 
 def alike(shape: tuple[int, ...]) -> set[tuple[int, ...]]:
@@ -104,6 +112,8 @@ def plain_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def images_of(data: Any, shape: tuple[int, ...], name: str) -> np.ndarray:
     """`data` as finite float32 images (T, *shape), T >= 1; a channel axis of one may be there or not."""
+    if isinstance(data, tf.data.Dataset | dict):
+        raise ValueError(f"Expected `{name}` to be an array of images. Received: a {type(data).__name__}")
     images = as_array(data, name)
     if images.shape[1:] not in alike(shape) or not len(images):
         wanted = ", ".join(map(str, plain_shape(shape)))

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,7 +132,18 @@ def verify_tflite(
     X, labels = checked_data(model, x, y)
     if input_scale is not None:
         positive("input_scale", input_scale)
-    return verified(Path(path).read_bytes(), Path(path), model, X, labels, input_scale)
+    return verified(content_of(path), Path(path), model, X, labels, input_scale)
+
+
+def content_of(path: str | os.PathLike[str]) -> bytes:
+    """What is in a file. A device, a pipe or a folder would never end, or not begin."""
+    try:
+        found = Path(path).stat()
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"Expected `path` to be a file. Received: path={path!r}, {error}") from error
+    if not stat.S_ISREG(found.st_mode):
+        raise ValueError(f"Expected `path` to be a file. Received: path={str(path)!r}, a folder, device or pipe")
+    return Path(path).read_bytes()
 
 
 def checked_data(model: ImageModel, x: Any, y: Any = None) -> tuple[np.ndarray, np.ndarray | None]:

@@ -326,6 +326,7 @@ def network(image):
     return keras.Model(image, keras.layers.GlobalAveragePooling1D()(image) if len(image.shape) == 3 else image)
 
 
+DATA = tf.data.Dataset.from_tensors(np.zeros((4, 7, 5))).batch(1)
 NOT_WRITTEN = [
     (lambda: keras.Sequential(), {}, r"Expected a model of keras_bilinear.*Received: a Sequential"),
     (lambda: keras.Sequential([keras.layers.Dense(3)]), {}, r"functional or sequential.*Received: a Sequential"),
@@ -375,6 +376,12 @@ def test_a_faulty_model_is_refused_and_nothing_written(tmp_path, write, model, o
         ({"batch_size": 0}, "`batch_size` to be an integer >= 1. Received: batch_size=0"),
         ({"batch_size": 1.5}, "`batch_size`"),
         ({"batch_size": True}, "`batch_size`"),
+        ({"batch_size": 2**31}, r"at most 7,669,584 images of 7 x 5 a call. Received: batch_size=2147483648"),
+        (
+            {"batch_size": np.int64(10**9)},
+            r"at most 7,669,584 images of 7 x 5 a call. Received: batch_size=1000000000",
+        ),
+        ({"batch_size": 10**400}, r"at most 7,669,584 images of 7 x 5 a call"),
         ({"input_scale": 0}, "`input_scale` to be a finite number > 0. Received: input_scale=0"),
         ({"input_scale": -1.0}, "`input_scale`"),
         ({"input_scale": np.nan}, "`input_scale`"),
@@ -401,12 +408,36 @@ def test_a_faulty_model_is_refused_and_nothing_written(tmp_path, write, model, o
         ),
         ({"validation_data": (1, 2, 3)}, r"`validation_data` to be .*Received: 3 parts"),
         ({"validation_data": ()}, r"`validation_data` to be .*Received: 0 parts"),
+        ({"validation_data": DATA}, r"`validation_data` to be .*Received: no tuple but a _BatchDataset"),
+        ({"validation_data": {"x": 1}}, r"`validation_data` to be .*Received: no tuple but a dict"),
+        ({"validation_data": (DATA,)}, r"Expected `x` to be an array of images. Received: a _BatchDataset"),
+        ({"validation_data": ({"image": np.zeros((4, 7, 5))},)}, r"`x` to be an array of images. Received: a dict"),
+        ({"validation_data": (np.zeros((4, 7, 5)), DATA)}, r"Expected `y` to be an array of real numbers"),
     ],
 )
 def test_a_faulty_option_is_refused_and_nothing_written(tmp_path, kind, options, message):
     with pytest.raises(ValueError, match=message):
         export_tflite(random_model(kind), tmp_path / "m", **options)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("write", [export_tflite, export_saved_model])
+@pytest.mark.parametrize("path", ["loop", "nul\0", "", None])
+def test_a_path_that_leads_nowhere_is_refused(tmp_path, monkeypatch, write, path):
+    monkeypatch.chdir(tmp_path)
+    Path("loop").symlink_to("loop")
+    with pytest.raises(ValueError, match=r"Expected `path` to be a place to write to\. Received: path="):
+        write(random_model("BSR"), path)
+    assert os.listdir() == ["loop"]
+
+
+@pytest.mark.parametrize("path", [".", "pipe", "/dev/zero", "nul\0", None])
+def test_what_is_no_file_is_not_read(tmp_path, monkeypatch, path):
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+    model = random_model("BSR")
+    with pytest.raises(ValueError, match=r"Expected `path` to be a file\. Received: path="):
+        verify_tflite(path, model, random_images(model))
 
 
 @pytest.mark.parametrize("write", [export_tflite, export_saved_model])

@@ -24,7 +24,7 @@ from keras_bilinear_export.options import VARIANTS, command_line, parsed
 from keras_bilinear_export.quiet import quiet_stderr
 
 import keras_bilinear as kb
-from keras_bilinear import litert
+from keras_bilinear import litert, replacement
 
 ROOT = Path(kb.__file__).parents[1]
 LAYOUTS = ("factored", "merged")
@@ -323,6 +323,26 @@ def test_a_file_that_misses_a_gate_is_not_written_and_an_old_one_is_gone(tmp_pat
         assert words in missed["reason"]
     assert done.out.count(missed["reason"]) == 2  # when it happened, and in the report
     assert "float32 factored: " in done.out
+
+
+def test_all_files_take_their_places_at_once(tmp_path, digits_model, monkeypatch):
+    out, moments = tmp_path / "out", []
+    exchanged = replacement.exchanged
+
+    def watched(new, old):
+        moments.append((names_in(new), names_in(old)))
+        return exchanged(new, old)
+
+    monkeypatch.setattr(replacement, "exchanged", watched)
+    assert run(*digits_model, "--out", out, *ONE_FILE).code == 0
+    (out / "notes.txt").write_text("mine")
+    (out / "report.json").write_text("old")
+    assert run(*digits_model, "--out", out, *ONE_FILE).code == 0
+    written = {"my digits-float32-factored.tflite", "report.json", "report.md"}
+    assert moments == [(written, set()), (written | {"notes.txt"}, written | {"notes.txt"})]
+    assert names_in(out) == written | {"notes.txt"}
+    assert report_in(out)["files"]
+    assert names_in(tmp_path) == {"out"}
 
 
 def test_where_every_file_misses_its_gate(tmp_path, folder, digits_model):

@@ -9,7 +9,7 @@ import keras_bilinear as kb
 from keras_bilinear.export import export_saved_model, export_tflite
 from keras_bilinear.networks import float32_copy, in_float32
 from keras_bilinear.verification import VerificationError, verify_tflite
-from tests.files import dtype_policy, random_model, run
+from tests.files import dtype_policy, random_images, random_model, run
 
 SIZE = (9, 8)
 
@@ -234,6 +234,114 @@ def test_operators_that_are_not_built_in_are_named(tmp_path):
     scores = keras.layers.Concatenate()([keras.ops.det(image)[:, None], keras.ops.det(2 * image)[:, None]])
     with pytest.raises(ValueError, match=r"built-in operators. Received: TF Select ops: MatrixDeterminant"):
         export_tflite(keras.Model(image, scores), tmp_path / "m.tflite", output="logits")
+    assert list(tmp_path.iterdir()) == []
+
+
+def holds(*layers):
+    """A network of layers before a bilinear one."""
+    image = keras.Input(SIZE)
+    maps = image
+    for layer in layers:
+        maps = layer(maps)
+    return keras.Model(image, head()(maps))
+
+
+def with_inner(name, change):
+    """A network whose layer, or a layer within it, was changed after it was built."""
+    layer = {
+        "dense": lambda: keras.layers.Dense(8),
+        "wrapped": lambda: keras.layers.TimeDistributed(keras.layers.Dense(8)),
+        "nested": lambda: keras.Sequential([keras.Input(SIZE), keras.layers.Dense(8)]),
+    }[name]()
+    network = holds(layer)
+    change({"dense": lambda: layer, "wrapped": lambda: layer.layer, "nested": lambda: layer.layers[0]}[name]())
+    return network
+
+
+@pytest.mark.parametrize("mode", ["int8", "float8"])
+@pytest.mark.parametrize("name", ["dense", "wrapped", "nested"])
+def test_layers_that_keras_has_quantised_are_refused(tmp_path, name, mode):
+    network = with_inner(name, lambda layer: layer.quantize(mode))
+    for act in (
+        lambda: export_tflite(network, tmp_path / "m.tflite"),
+        lambda: export_saved_model(network, tmp_path / "m"),
+        lambda: verify_tflite(tmp_path / "m.tflite", network, pixels(network)),
+    ):
+        with pytest.raises(
+            ValueError, match=r"export_tflite\(model, path, quantize=\"int8\"\).*quantised by Keras"
+        ):
+            act()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_lora_is_part_of_what_a_layer_computes(tmp_path):
+    def adapted(layer):
+        layer.enable_lora(2)
+        layer.lora_kernel_b.assign(np.random.default_rng(0).normal(size=layer.lora_kernel_b.shape))
+
+    for policy in ("float32", "mixed_bfloat16"):
+        with dtype_policy(policy):
+            network = with_inner("dense", adapted)
+        export_tflite(network, tmp_path / "m.tflite", validation_data=(pixels(network),))
+
+
+def test_lora_that_no_config_speaks_of_is_refused_in_another_precision(tmp_path):
+    with dtype_policy("mixed_bfloat16"):
+        network = with_inner("wrapped", lambda layer: layer.enable_lora(2))
+    export_tflite(network, tmp_path / "m.tflite")  # the wrapper's config has it
+    with dtype_policy("mixed_bfloat16"):
+        image = keras.Input(SIZE)
+        attention = keras.layers.MultiHeadAttention(1, 2)
+        network = keras.Model(image, head()(attention(image, image)))
+    attention.query_dense.enable_lora(2)
+    with pytest.raises(ValueError, match=r"Expected layers that their config and weights describe.*multi_head"):
+        export_tflite(network, tmp_path / "m.tflite")
+
+
+@pytest.mark.parametrize("mode", ["int8", "float8"])
+def test_our_models_refuse_to_be_quantised_by_keras(mode):
+    models = [random_model(kind) for kind in ("BSR", "BLR", "LSR", "LLR")] + [backbone()]
+    for model in models:
+        model.compile("sgd")
+        variables = model.variables
+        before = [variable.numpy() for variable in variables]
+        with pytest.raises(ValueError, match=rf"{type(model).__name__} to keep floating-point.*export_tflite"):
+            model.quantize(mode)
+        assert [id(variable) for variable in model.variables] == [id(variable) for variable in variables]
+        for variable, value in zip(variables, before, strict=True):
+            np.testing.assert_array_equal(variable.numpy(), value)
+        assert model.quantization_mode is None
+
+
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize")
+def test_bilinear_layers_stay_in_floating_point_in_networks_that_keras_quantises():
+    network = sequential()
+    with pytest.warns(UserWarning, match=r"BilinearDense layer stays in floating point.*export_tflite"):
+        network.quantize("int8")
+    assert {variable.dtype for variable in network.variables} == {"float32"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda head: head.quantize("int8"), lambda head: head.quantize("float8"), lambda head: head.enable_lora(2)],
+)
+def test_a_linear_model_whose_weights_mean_something_else_to_keras_is_refused(tmp_path, change):
+    model = random_model("LSR", SIZE)
+    x, y = random_images(model), np.zeros(40)
+    change(model.head)
+    for act in (
+        lambda: export_tflite(model, tmp_path / "m.tflite"),
+        lambda: export_saved_model(model, tmp_path / "m"),
+        lambda: verify_tflite(tmp_path / "m.tflite", model, x),
+        lambda: model.objective(x, y),
+        lambda: model.certificate(x, y),
+        lambda: model.evaluate(x, y),
+        lambda: model.fit(x, y),
+        model.weight_matrices,
+        lambda: kb.to_dense(model),
+    ):
+        with pytest.raises(ValueError, match=r"Expected floating-point weights as fitted; `export_tflite\("):
+            act()
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,6 +1,7 @@
 """Quantised files on the real interpreter, and the images that calibrate them."""
 
 import itertools
+import re
 
 import keras
 import numpy as np
@@ -175,14 +176,18 @@ def test_metadata_say_what_was_said(tmp_path):
         input_scale=1 / 255,
         labels=["a", "b", "c"],
     )
-    assert litert.metadata((tmp_path / "m.tflite").read_bytes()) == {
+    facts = litert.metadata((tmp_path / "m.tflite").read_bytes())
+    assert re.fullmatch("[0-9a-f]{16}", facts.pop("seal"))
+    assert facts == {
         "quantize": "int8",
         "input_scale": 1 / 255,
         "input_range": [0.0, 255.0],
         "labels": ["a", "b", "c"],
     }
     export_tflite(random_model("BLR"), tmp_path / "m.tflite", input_scale=0.5, labels=("no", "yes"))
-    assert litert.metadata((tmp_path / "m.tflite").read_bytes()) == {
+    facts = litert.metadata((tmp_path / "m.tflite").read_bytes())
+    assert facts.pop("seal")
+    assert facts == {
         "input_scale": 0.5,
         "input_range": [0.0, 2.0],
         "labels": ["no", "yes"],
@@ -230,6 +235,11 @@ FAULTY = [
     (images()[0], {}, r"shape \(T, 7, 5\).*Received: \(7, 5\)"),
     (iter([]), {}, r"shape \(T, 7, 5\).*Received: \(0,\)"),
     (iter([np.zeros((3, 3))]), {}, r"shape \(T, 7, 5\)"),
+    (iter([0, 1, 2]), {}, r"shape \(T, 7, 5\).*Received: \(3,\)"),
+    (iter([{}]), {}, r"array of real numbers. Received: dtype object"),
+    (iter([()]), {}, r"shape \(T, 7, 5\).*Received: \(0,\)"),
+    (itertools.repeat(images(0)), {}, r"shape \(T, 7, 5\).*Received: \(0,\)"),
+    ("images", {}, "array of real numbers"),
     (5, {}, r"shape \(T, 7, 5\)"),
     (images().transpose(0, 2, 1), {}, r"shape \(T, 7, 5\).*Received: \(64, 5, 7\)"),
     (images()[:, None], {}, r"shape \(T, 7, 5\)"),
@@ -283,6 +293,9 @@ def test_images_may_come_as_the_converter_takes_them(tmp_path):
         data,
         data.batch(10),
         tf.data.Dataset.from_tensor_slices((x[..., None], np.zeros(len(x)))).batch(7),
+        tf.data.Dataset.from_tensor_slices({"class": np.zeros(len(x)), "image": x}).batch(7),
+        tf.data.Dataset.from_tensor_slices(({"image": x}, np.zeros(len(x)))).batch(7),
+        {"image": x},
     ]
     contents = set()
     for form in forms:
@@ -344,7 +357,9 @@ def test_a_file_that_promises_nothing_has_float32_weights(tmp_path, quantize, fo
     model = random_model("BSR")
     x = random_images(model)
     file = export_tflite(model, tmp_path / "m.tflite", quantize, representative_data=x).path
-    file.write_bytes(file.read_bytes().replace(b"keras_bilinear", b"of_other_tools"))
+    # With a seal, that alone would be noticed.
+    unsealed = litert.with_metadata(file.read_bytes(), {})
+    file.write_bytes(unsealed.replace(b"keras_bilinear", b"of_other_tools"))
     with pytest.raises(VerificationError, match=rf"stored as FLOAT32 .* quantize=None. Received: {found}"):
         verify_tflite(file, model, x)
 
