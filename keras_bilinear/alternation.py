@@ -116,7 +116,10 @@ class AlternatingTraining(Host):
     def save(
         self, filepath: str | os.PathLike[str], overwrite: bool = True, zipped: bool | None = None, **kwargs: Any
     ) -> None:
-        """As `keras.Model.save`; refuses the legacy HDF5 format, from which the model could not be loaded again."""
+        """As `keras.Model.save`; refuses the legacy HDF5 format, from which the model could not be loaded again.
+
+        (`keras.saving.save_model`, given such a path, writes the file without asking the model.)
+        """
         if zipped is not False and str(filepath).endswith((".h5", ".hdf5")):
             raise ValueError(
                 "Expected a path that ends in .keras: Keras cannot load this model from its legacy HDF5 format. "

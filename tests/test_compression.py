@@ -59,7 +59,7 @@ def test_fine_tuning_wins_back_what_truncation_lost(linear, digits):
     assert before.accuracy[0] == pytest.approx(linear.score(flat(x[1300:]), y[1300:]))
     assert after.accuracy[1] > before.accuracy[1]
     assert after.accuracy[1] >= after.accuracy[0] - 0.02
-    assert after._parameters == (650, 490)
+    assert after.parameters == (650, 490)
     assert str(after).splitlines()[2].split() == ["parameters", "650", "490", "0.75"]
 
 

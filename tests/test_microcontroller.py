@@ -33,7 +33,8 @@ TWO_STEPS = 2 / 256
 
 def trained(kind, rank, x, y):
     """A model fitted for a moment: its scores are neither all alike nor all certain."""
-    model = kind(rank, seed=0) if kind is kb.BilinearLogisticRegression else kind(10, rank, seed=0)
+    options = {"alpha": 1e-3, "seed": 0}  # without a penalty the scores would grow, and all be certain
+    model = kind(rank, **options) if kind is kb.BilinearLogisticRegression else kind(10, rank, **options)
     model.fit(x, y, epochs=10, verbose=0)
     return model
 

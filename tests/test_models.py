@@ -6,7 +6,7 @@ import tensorflow as tf
 import keras_bilinear as kb
 from keras_bilinear import optimizers
 from keras_bilinear.descent import DIRECTIONS
-from keras_bilinear.joint import curvature
+from keras_bilinear.joint import curvature_of
 from keras_bilinear.optimizers import BLOCKS
 from keras_bilinear.penalties import PENALTIES
 from tests import reference
@@ -386,9 +386,9 @@ def test_models_of_one_shape_share_one_solver(jit, monkeypatch):
 
     def traced(*args, **kwargs):
         traces.append(jit)
-        return curvature(*args, **kwargs)
+        return curvature_of(*args, **kwargs)
 
-    monkeypatch.setattr(optimizers, "curvature", traced)
+    monkeypatch.setattr(optimizers, "curvature_of", traced)
     for seed, alpha in ((0, 0.1), (1, 0.01)):
         model = ALL["BSR"](alpha=alpha, seed=seed)
         model.compile(jit_compile=jit)

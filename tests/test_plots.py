@@ -83,7 +83,7 @@ def test_mini_batches_count_epochs_and_show_what_passes_the_turn(few_digits):
 
 
 def test_without_the_callback_there_is_no_tolerance(few_digits):
-    history = kb.LinearSoftmaxRegression(10).fit(*few_digits, epochs=2, verbose=0)
+    history = kb.BilinearSoftmaxRegression(10, 2, alpha=1e-3).fit(*few_digits, epochs=2, verbose=0)
     _, decrease, _ = plot_convergence(history).axes
     assert len(decrease.lines) == 1
     assert labels(decrease) == []

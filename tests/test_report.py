@@ -409,7 +409,9 @@ def test_a_certified_gap(digits):
     assert report.reason.startswith("certified")
     assert report.certificate is stop.certificate
     report, _ = fit(make(alpha=1e-2, rank=3, K=10), x, y, 1, callbacks=[stop])
-    assert report.certificate is None, "it is that of the earlier fit"
+    assert not report.converged
+    assert report.certificate is stop.certificate, "not that of the earlier fit"
+    assert report.certificate.objective == pytest.approx(report.objective, rel=1e-5)
 
 
 def test_weights_that_were_replaced_as_the_fit_ended():
