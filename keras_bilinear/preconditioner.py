@@ -57,7 +57,7 @@ class Preconditioner(NamedTuple):
         if g.shape[0] == D:
             return ops.transpose(self.without_bias(weights))
         u = product(self.inverse, weights - self.mean * bias)
-        return ops.transpose(ops.concatenate([u, bias / ops.maximum(self.mass, NOTHING) - dot(self.mean, u)], axis=1))
+        return ops.transpose(ops.concatenate([u, bias / self.mass - dot(self.mean, u)], axis=1))
 
     def without_bias(self, g: Tensor) -> Tensor:
         """S^-1 (g - m share) with share = lean^T g, for which m^T P g = share / mass; g (K, D).
@@ -140,9 +140,9 @@ def product(S: Tensor, v: Tensor) -> Tensor:
 
 def moments(F: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     """The mass (K, 1) and the mean feature (K, D) of each class."""
-    mass = ops.sum(c, axis=1, keepdims=True)
+    mass = ops.maximum(ops.sum(c, axis=1, keepdims=True), NOTHING)  # all weights may be zero
     total = ops.matmul(c, F) if len(F.shape) == 2 else ops.matmul(c[:, None, :], F)[:, 0]
-    return mass, total / ops.maximum(mass, NOTHING)
+    return mass, total / mass
 
 
 def ranges(F: Tensor) -> Tensor:
