@@ -43,8 +43,8 @@ def fit(way: str, folder: pathlib.Path) -> None:
     judge = kb.callbacks.BlockConvergence(rtol=0.0, block_rtol=1e-3)
     checkpoint = kb.callbacks.Checkpoint(folder / "fit", delete_checkpoint=False)
     print("ready", flush=True)
-    options = {"batch_size": 64} if way == "adam" else {}  # shuffled
-    model.fit(x, y, epochs=EPOCHS, verbose=0, callbacks=[begun, checkpoint, judge], **options)
+    batch_size = 64 if way == "adam" else None  # shuffled
+    model.fit(x, y, epochs=EPOCHS, batch_size=batch_size, verbose=0, callbacks=[begun, checkpoint, judge])
     state = [np.asarray(variable) for variable in [*model.variables, *model.optimizer.variables]]
     digest = hashlib.sha256(b"".join(array.tobytes() for array in state)).hexdigest()
     (folder / "result.new").write_text(digest)

@@ -31,6 +31,9 @@ from keras_bilinear.models import BilinearRegression
 from keras_bilinear.optimizers import MAX_INNER, BlockLineSearch
 from keras_bilinear.penalties import Penalty
 
+STANDSTILL = 1e-6
+"""A sweep that lowers J by no more than this fraction of it has not moved, in float32."""
+
 
 class PathPoint(NamedTuple):
     """One fit of a path.
@@ -235,13 +238,16 @@ class Grid(NamedTuple):
         """Sweeps until one ends early or improves J by at most `rtol` of it; where, J there, whether it converged.
 
         No further sweep confirms it: that would cost two fifths of all of them, to lower J by less than `rtol`. But
-        it has not where a Newton step would clearly lower J further.
+        where a Newton step would clearly lower J further, sweeps go on while they move at all.
         """
         for _ in range(self.max_sweeps):
             factors, solution = solver.solve_factors(X, samples, factors, ops.array(0), penalty, alpha, jit=False)
             J = solution.objective
-            if solution.iterations < solver.max_inner or solution.initial_objective - J <= self.rtol * abs(J):
-                return factors, J, bool(in_sight(solution, samples) <= SLACK * self.rtol)
+            fall = solution.initial_objective - J
+            has_arrived = bool(in_sight(solution, samples) <= SLACK * self.rtol)
+            is_slow = solution.iterations < solver.max_inner or fall <= self.rtol * abs(J)
+            if is_slow and (has_arrived or fall <= STANDSTILL * abs(J)):
+                return factors, J, has_arrived
         return factors, J, False
 
 

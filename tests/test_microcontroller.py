@@ -69,6 +69,13 @@ def file(models, digits):
     )
 
 
+def logit_step(content):
+    """By how much one step of an int8 file's logits, the input of its SOFTMAX, changes them."""
+    graph = litert.unpacked(content).subgraphs[0]
+    softmax = graph.operators[litert.operators(content).index("SOFTMAX")]
+    return float(graph.tensors[softmax.inputs[0]].quantization.scale[0])
+
+
 def with_metadata(content, **facts):
     """The file with what an export says of it."""
     return litert.with_metadata(content, facts)
@@ -106,7 +113,10 @@ def test_it_computes_what_litert_computes(file, digits):
     model = read_model(content)
     serve = Interpreter(model_content=content).get_signature_runner("serving_default")
     stored = np.concatenate([serve(image=image[None])["probabilities"] for image in model.image.quantized(x)])
-    assert np.abs(scores(content, x) - model.output.dequantized(stored)).max() <= TWO_STEPS
+    difference = np.abs(scores(content, x) - model.output.dequantized(stored))
+    # Where one of them rounds a logit up and the other down, p moves by p (1 - p) of its step.
+    assert difference.max() <= TWO_STEPS + logit_step(content) / 2
+    assert difference.mean() <= TWO_STEPS / 20
 
 
 @pytest.mark.parametrize("layout", ["factored", "merged"])
