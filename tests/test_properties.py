@@ -295,8 +295,10 @@ def test_labels_and_weights_of_a_data_set_are_computed_or_stop_the_update(data):
         return
     if "masked" in (case.names["y"], case.names["w"]):
         return  # TensorFlow has forgotten the mask when it has made a data set
+    if case.names["w"] == "too large":
+        return  # a loss may be small enough for their product to be a number
     before = state(model)[: len(model.trainable_variables)]
-    is_good = case.names["y"] in GOOD_LABELS and case.names["w"] in (*GOOD_WEIGHTS, "all zero", "too large")
+    is_good = case.names["y"] in GOOD_LABELS and case.names["w"] in (*GOOD_WEIGHTS, "all zero")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -305,7 +307,7 @@ def test_labels_and_weights_of_a_data_set_are_computed_or_stop_the_update(data):
         assert not is_good
     else:
         J, _, slack = oracle(model, case.images(), case.targets(), case.weights(False)) if is_good else (0, 0, 0)
-        if is_good and case.names["w"] != "too large":
+        if is_good:
             assert loss == pytest.approx(J, rel=5e-5, abs=slack)
         else:
             assert not np.isfinite(loss), f"{T} images, {case.names}"
