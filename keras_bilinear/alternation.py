@@ -315,7 +315,7 @@ class AlternatingTraining(Host):
         gradients = tape.gradient(scaled, blocks + others)
         active = self.schedule.active.value % len(blocks)
         updates = BlockUpdates(self.optimizer, self.schedule.block_steps, blocks, others)
-        norm, sound = updates.step(active, loss, gradients[: len(blocks)], gradients[len(blocks) :])
+        norm, rate, sound = updates.step(active, loss, gradients[: len(blocks)], gradients[len(blocks) :])
         self.schedule.record(active, norm, steps=ops.cast(sound, "int32"))
         logs = self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
         # The mean over the running epoch, like every metric in the bar; Keras names the tracker "loss".
@@ -325,7 +325,7 @@ class AlternatingTraining(Host):
             "loss": mean_loss,
             **dict.fromkeys(NAMES_OF_J, mean_loss),
             "penalty": self.penalty(),
-            "step_size": ops.cast(inner_optimizer(self.optimizer).learning_rate, "float32"),
+            "step_size": rate,
             "active_block": active,
             "grad_norm": norm,
         }

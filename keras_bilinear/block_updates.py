@@ -58,8 +58,8 @@ class BlockUpdates:
 
     def step(
         self, active: Tensor, loss: Tensor, block_gradients: list[Tensor], other_gradients: list[Tensor]
-    ) -> tuple[Tensor, Tensor]:
-        """One step with gradients of the scaled loss; returns |gradient of the block|, and whether it was a step.
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """One step with gradients of the scaled loss; returns |gradient| and rate of the block, whether it was one.
 
         It is none if the loss or a gradient is not finite: no variable moves, and a loss scaler lowers its scale.
         """
@@ -70,45 +70,47 @@ class BlockUpdates:
             # The loss scale counts a step, and may change, with the block: all else is scaled back here.
             other_gradients = [None if g is None else ops.divide(g, scale) for g in other_gradients]
 
-        def turn(index: int) -> Tensor:
+        def turn(index: int) -> tuple[Tensor, Tensor]:
             gradient, block = block_gradients[index], self.blocks[index]
-            self.move(self.optimizer, index, self.block_steps.value[index], [gradient], [block])
+            rate = self.move(self.optimizer, index, self.block_steps.value[index], [gradient], [block])
             if self.others:
                 self.move(self.inner, len(self.blocks), self.total, other_gradients, self.others)
             self.inner.iterations.assign(self.total + 1)
-            return ops.cast(ops.norm(gradient), scale.dtype) / scale
+            return ops.cast(ops.norm(gradient), scale.dtype) / scale, rate
 
-        def stay() -> Tensor:
+        def stay() -> tuple[Tensor, Tensor]:
             if self.is_scaled:
                 # To a loss scaler a gradient that is not finite says that the scale is too large.
                 self.optimizer.apply([ops.full_like(self.blocks[0], float("nan"))], self.blocks[:1])
-            return ops.full_like(scale, float("nan"))
+            return ops.full_like(scale, float("nan")), ops.cast(self.inner.learning_rate, "float32")
 
         turns = [lambda index=index: turn(index) for index in range(len(self.blocks))]
-        return chosen(ops.where(sound, active, len(turns)), [*turns, stay]), sound
+        return *chosen(ops.where(sound, active, len(turns)), [*turns, stay]), sound
 
     @property
     def is_scaled(self) -> bool:
         """Whether a loss scaler is around the optimizer."""
         return self.optimizer is not self.inner
 
-    def move(self, optimizer: Any, row: int, steps: Tensor, gradients: Any, variables: Any) -> None:
-        """Applies the optimizer as one that has taken `steps`, with the state of this row."""
+    def move(self, optimizer: Any, row: int, steps: Tensor, gradients: Any, variables: Any) -> Tensor:
+        """Applies the optimizer as one that has taken `steps`, with the state of this row; returns its rate."""
         self.inner.iterations.assign(ops.cast(steps, self.inner.iterations.dtype))
+        rate = ops.cast(self.inner.learning_rate, "float32")
         for state, rows in self.apart:
             state.assign(rows.value[row])
         optimizer.apply(gradients, variables)
         for state, rows in self.apart:
             rows.assign(ops.scatter_update(rows.value, [[row]], state.value[None]))
+        return rate
 
 
-def chosen(index: Tensor, branches: list[Callable[[], Tensor]]) -> Tensor:
+def chosen(index: Tensor, branches: list[Callable[[], Any]]) -> Any:
     """What branch number `index` returns.
 
     Chosen for all replicas, of which there is one: within a replica some strategies let no branch update variables.
     """
 
-    def choose(strategy: tf.distribute.Strategy, index: Tensor) -> Tensor:
+    def choose(strategy: tf.distribute.Strategy, index: Tensor) -> Any:
         return ops.switch(index, [lambda branch=branch: strategy.run(branch) for branch in branches])
 
     return tf.distribute.get_replica_context().merge_call(choose, args=(index,))

@@ -133,3 +133,16 @@ def test_compiling_with_the_same_optimizer_goes_on_where_it_was():
         np.testing.assert_array_equal(old, new.numpy())
     model.compile(keras.optimizers.Nadam(0.05))
     assert not np.any(model.schedule.block_steps.numpy())
+
+
+def test_the_step_size_of_a_schedule_is_that_of_the_block():
+    x, y = data()
+    model = regression(keras.optimizers.SGD(keras.optimizers.schedules.ExponentialDecay(0.1, 1, 0.5)))
+    logs = []
+    for active in (0, 0, 0, 1, 0):
+        model.schedule.active.assign(active)
+        block, before = model.factor_blocks[active], model.factor_blocks[active].numpy()
+        logs.append(model.train_on_batch(x, y, return_dict=True))
+        step = np.linalg.norm(block.numpy() - before)
+        assert logs[-1]["step_size"] == pytest.approx(step / logs[-1]["grad_norm"], rel=1e-3)
+    np.testing.assert_allclose([log["step_size"] for log in logs], [0.1, 0.05, 0.025, 0.1, 0.0125])

@@ -7,6 +7,8 @@ import pytest
 import tensorflow as tf
 
 import keras_bilinear as kb
+from keras_bilinear.progress import metrics_of
+from keras_bilinear.summaries import of_step
 from tests.problems import planted
 
 NUMBER = r"\d\S*"
@@ -273,3 +275,10 @@ def test_numbers_too_small_for_four_decimals_are_shown(capsys):
     model.fit(x, y, verbose=2, callbacks=[small])
     said = shown(screen(capsys)[-1])
     assert (said["step size"], said["tiny"], said["nothing"]) == ("1.25e-07", "-1.23e-05", "0.0000")
+
+
+def test_J_is_no_metric_whatever_it_is_called():
+    step = {"loss": 1.0, "objective": 1.0, "J": 1.0, "penalty": 0.1, "accuracy": 0.5}
+    held_out = {"val_loss": 2.0, "val_objective": 2.0, "val_J": 2.0, "val_accuracy": 0.4}
+    assert list(metrics_of(step | held_out)) == ["accuracy", "val_loss", "val_accuracy"]
+    assert set(of_step(step)) == {"step/J", "step/V", "step/alpha_R", "step/accuracy"}
