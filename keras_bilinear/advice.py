@@ -14,6 +14,8 @@ STILL_FALLING = 1e-5
 """A sweep that lowers J by more than this fraction of it has not converged: `BlockConvergence` would go on."""
 NOISE = 1e-3
 """The same on mini-batches, where J is a mean over an epoch and not as steady."""
+ORDINARY_PIXELS = 0.05, 20.0
+"""Images whose largest absolute pixel is between these are in a unit that alpha is commonly chosen for."""
 NOTHING = 1e-12
 """W without an entry above this moves no score: a large alpha shrinks it from sweep to sweep, but not to 0."""
 NAMED = 6
@@ -31,6 +33,7 @@ def advice(record: FitRecord, model: Any, filters: dict[str, np.ndarray]) -> Ite
     yield from of_convergence(record, model)
     yield from of_objective(record)
     yield from of_certain_models(record)
+    yield from of_the_pixels_unit(record)
     yield from of_blocks(record)
     yield from of_filters(filters)
 
@@ -107,6 +110,20 @@ def of_certain_models(record: FitRecord) -> Iterator[str]:
             f"V = {V:.1g} is next to nothing: the model is certain of nearly every training image, gradients "
             f"vanish and J says little. {remedy} by images that it has not seen."
         )
+
+
+def of_the_pixels_unit(record: FitRecord) -> Iterator[str]:
+    """Whether alpha means what it does for pixels of [0, 1]: scores stay when images grow and W shrinks; R does not."""
+    largest, heads = record.data.largest_pixel, [head for head in record.heads if head.alpha]
+    least, most = ORDINARY_PIXELS
+    if not largest or least <= largest <= most or not heads:
+        return
+    times = largest ** heads[0].degree
+    effect = f"{times:,.0f} times less" if times > 1 else f"{1 / times:,.0f} times more"
+    yield (
+        f"The largest pixel is {largest:.4g}, and in this unit alpha = {heads[0].alpha:g} weighs {effect} than for "
+        f"pixels in [0, 1]. Divide the images by {largest:.4g}, or choose alpha for their unit."
+    )
 
 
 def of_blocks(record: FitRecord) -> Iterator[str]:

@@ -29,6 +29,8 @@ class Penalty:
         ValueError: if alpha is negative, not within float32 or not a number.
     """
 
+    degree = 2
+    """R of a filter W that is multiplied by c is c**degree times as large."""
     entry_cost = 0.0
     """dR/d eta where a rank enters as a = sqrt(eta) u, b = sqrt(eta) v with |u| = |v| = 1, beside no other rank."""
 
@@ -96,6 +98,7 @@ def couple(Q: Tensor, A: Tensor) -> Tensor:
 class Sum(Penalty):
     """R = 1/2 sum_l (|a_l|^2 + |b_l|^2) (Eq. R.AB.sum): the nuclear norm of W at its minimum."""
 
+    degree = 1
     entry_cost = 1.0
 
     @staticmethod
@@ -144,6 +147,8 @@ def get(name: str, alpha: float) -> Penalty:
 @keras.saving.register_keras_serializable(package="keras_bilinear")
 class Ridge(keras.regularizers.Regularizer):
     """alpha/2 |w|^2 (Eq. R.w), the penalty of the linear baselines; alpha may change without a retrace."""
+
+    degree = 2
 
     def __init__(self, alpha: float):
         self.alpha = keras.Variable(non_negative("alpha", alpha), trainable=False, dtype="float32", name="alpha")

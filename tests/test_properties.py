@@ -88,7 +88,7 @@ BAD_LABELS = {
     "nan": lambda y, H: y * np.nan,
     "text": lambda y, H: y.astype(str),
     "short": lambda y, H: np.append(y, 0),
-    "twice": lambda y, H: 2 * H + (H.shape[1] == 1),
+    "twice": lambda y, H: 2 * H + 2 * (H.shape[1] == 1),
     "nothing": lambda y, H: None,
     "wide": lambda y, H: np.zeros((len(y), 5)),
     "masked": lambda y, H: np.ma.masked_array(y, mask=np.arange(len(y)) == 0),

@@ -527,6 +527,21 @@ def test_a_large_alpha_leaves_nothing():
     assert list(report.effective_ranks["linear"]) == [0, 0, 0]
 
 
+@pytest.mark.parametrize("optimizer", [None, "adam"])
+@pytest.mark.parametrize("penalty", ["sum", "product"])
+def test_pixels_in_another_unit_change_what_alpha_means(penalty, optimizer):
+    x, y = data()
+    x = np.abs(x) / np.abs(x).max()
+    for unit, times in ((255.0, {"sum": "255", "product": "65,025"}), (0.01, {"sum": "100", "product": "10,000"})):
+        report, _ = fit(make(optimizer, penalty=penalty), unit * x, y, 2)
+        words = f"alpha = 0.02 weighs {times[penalty]} times {'less' if unit > 1 else 'more'}"
+        assert warned(report, words), report.warnings
+        assert not warned(fit(make(optimizer, alpha=0.0, penalty=penalty), unit * x, y, 2)[0], "weighs")
+    assert not warned(fit(make(optimizer, penalty=penalty), x, y, 2)[0], "weighs")
+    linear = kb.LinearSoftmaxRegression(3, alpha=0.02)
+    assert warned(fit(linear, (255 * x).astype("uint8"), y, 2)[0], "times less")
+
+
 def test_a_loss_that_is_no_number():
     x, y = data(T=48)
     report, history = fit(make(keras.optimizers.SGD(1e18)), x, y, 6, batch_size=16)
