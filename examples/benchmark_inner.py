@@ -19,8 +19,9 @@ import numpy as np
 import tensorflow as tf
 
 import keras_bilinear as kb
-from keras_bilinear import bilinear_math as bm
-from keras_bilinear.losses import targets
+from keras_bilinear.maths import bilinear as bm
+from keras_bilinear.maths.penalties import PENALTIES
+from keras_bilinear.parts.losses import targets
 
 ITERATIONS = 50
 ALPHA = 1e-3
@@ -51,7 +52,7 @@ class Autodiff:
         penalty: str = "sum",
         alpha: float = ALPHA,
     ):
-        self.penalty, self.alpha = kb.penalties.PENALTIES[penalty], alpha
+        self.penalty, self.alpha = PENALTIES[penalty], alpha
         self.logits, self.X = logits, tf.constant(x)
         self.blocks = [tf.Variable(factor) for pair in zip(*factors, strict=True) for factor in pair]
         self.C = targets(tf.constant(y), factors[0].shape[2], "float32")

@@ -27,7 +27,7 @@ from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 
 import keras_bilinear as kb
-from keras_bilinear.penalties import PENALTIES, get
+from keras_bilinear.maths.penalties import PENALTIES, get
 
 LEAST_KNOWN_J = {
     (5120, 3, "product", 1e-3): 0.30791,

@@ -19,8 +19,8 @@ from matplotlib.axes import Axes
 from sklearn.datasets import load_digits
 
 import keras_bilinear as kb
-from keras_bilinear.certificate import Certificate
-from keras_bilinear.figures import BLUE, VERMILION, WIDTH, empty_figure, saved
+from keras_bilinear.plots.sheets import BLUE, VERMILION, WIDTH, empty_figure, saved
+from keras_bilinear.stopping.certificate import Certificate
 
 
 class Watch(keras.callbacks.Callback):

@@ -4,24 +4,24 @@ from typing import TYPE_CHECKING, Any
 
 from keras_bilinear import callbacks, losses, penalties, plots
 from keras_bilinear._version import __version__
-from keras_bilinear.alternating_model import AlternatingModel
-from keras_bilinear.compression import compress, compression_report
-from keras_bilinear.conversion import from_dense, to_dense
-from keras_bilinear.export import export_saved_model, export_tflite
-from keras_bilinear.initializers import OrthogonalizedUniform
-from keras_bilinear.layers import BilinearDense
-from keras_bilinear.models import (
+from keras_bilinear.export.files import export_saved_model, export_tflite
+from keras_bilinear.export.verification import VerificationError, verify_tflite
+from keras_bilinear.models.alternating_model import AlternatingModel
+from keras_bilinear.models.conversion import from_dense, to_dense
+from keras_bilinear.models.four_models import (
     BilinearLogisticRegression,
     BilinearSoftmaxRegression,
     LinearLogisticRegression,
     LinearSoftmaxRegression,
 )
-from keras_bilinear.optimizers import BlockLineSearch
-from keras_bilinear.path import regularization_path
-from keras_bilinear.verification import VerificationError, verify_tflite
+from keras_bilinear.parts.initializers import OrthogonalizedUniform
+from keras_bilinear.parts.layers import BilinearDense
+from keras_bilinear.parts.optimizers import BlockLineSearch
+from keras_bilinear.selection.compression import compress, compression_report
+from keras_bilinear.selection.path import regularization_path
 
 if TYPE_CHECKING:
-    from keras_bilinear.estimator import BilinearClassifier as BilinearClassifier
+    from keras_bilinear.selection.estimator import BilinearClassifier as BilinearClassifier
 
 # Without BilinearClassifier: importing all names must not need scikit-learn, an optional dependency.
 __all__ = [
@@ -52,7 +52,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "BilinearClassifier":
-        from keras_bilinear.estimator import BilinearClassifier
+        from keras_bilinear.selection.estimator import BilinearClassifier
 
         return BilinearClassifier
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,8 +8,8 @@ import numpy as np
 from ai_edge_litert.interpreter import Interpreter
 
 import keras_bilinear as kb
-from keras_bilinear import litert
-from keras_bilinear.inference_graph import as_numpy
+from keras_bilinear.export.files import litert
+from keras_bilinear.export.inference_graph import as_numpy
 
 # Float32 sums of at most 1,000 products of numbers below 1: rounding stays under 2e-6 (measured 6e-7), while any
 # exchanged axis, rank or class is off by 1e-2 or more.

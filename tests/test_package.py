@@ -22,7 +22,7 @@ def test_public_names_exist():
 
 
 def test_the_classifier_for_scikit_learn_is_public_but_imported_when_asked_for():
-    from keras_bilinear.estimator import BilinearClassifier
+    from keras_bilinear.selection.estimator import BilinearClassifier
 
     assert kb.BilinearClassifier is BilinearClassifier
     assert {"BilinearClassifier", *kb.__all__} <= set(dir(kb))

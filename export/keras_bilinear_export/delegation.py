@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from keras_bilinear import litert
+from keras_bilinear.export.files import litert
 
 
 def delegated_operators(content: bytes) -> tuple[str, ...]:

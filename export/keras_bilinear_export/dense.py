@@ -6,8 +6,8 @@ from typing import NamedTuple
 import keras
 
 from keras_bilinear import to_dense
-from keras_bilinear.inference_graph import ImageModel
-from keras_bilinear.regression import ImageRegression
+from keras_bilinear.export.inference_graph import ImageModel
+from keras_bilinear.models.regression import ImageRegression
 from keras_bilinear_export.exporting import io_of, quietly_exported
 from keras_bilinear_export.images import Images
 from keras_bilinear_export.options import VARIANTS, Options

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from keras_bilinear import litert
-from keras_bilinear.inference_graph import ImageModel, inference_graph
-from keras_bilinear.quantization import CALIBRATED
-from keras_bilinear.regression import ImageRegression
-from keras_bilinear.verification import KernelReport
+from keras_bilinear.export.files import litert
+from keras_bilinear.export.inference_graph import ImageModel, inference_graph
+from keras_bilinear.export.quantization import CALIBRATED
+from keras_bilinear.export.verification import KernelReport
+from keras_bilinear.models.regression import ImageRegression
 from keras_bilinear_export.delegation import delegated_operators
 from keras_bilinear_export.dense import DenseFile
 from keras_bilinear_export.exporting import Written

@@ -4,11 +4,12 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from keras_bilinear import export_saved_model, litert
-from keras_bilinear.inference_graph import ImageModel
-from keras_bilinear.quantization import images_of
-from keras_bilinear.replacement import is_replaceable, put_in_place, staged
-from keras_bilinear.verification import shape_of
+from keras_bilinear import export_saved_model
+from keras_bilinear.atomic_files import is_replaceable, put_in_place, staged
+from keras_bilinear.export.files import litert
+from keras_bilinear.export.inference_graph import ImageModel
+from keras_bilinear.export.quantization import images_of
+from keras_bilinear.export.verification import shape_of
 from keras_bilinear_export.dense import dense_files
 from keras_bilinear_export.exporting import Missed, Written, exported, file_name, layouts_of
 from keras_bilinear_export.facts import dense_facts, file_facts, model_facts

@@ -7,7 +7,7 @@ from pathlib import Path
 import keras
 
 # This import also registers the classes that files of the package name.
-from keras_bilinear.inference_graph import ImageModel
+from keras_bilinear.export.inference_graph import ImageModel
 from keras_bilinear_export.faults import one_line
 
 

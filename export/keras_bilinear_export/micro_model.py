@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from keras_bilinear.litert import check_structure, operators, schema, unpacked
-from keras_bilinear.metadata import sealed_facts
-from keras_bilinear.verification import loaded
+from keras_bilinear.export.litert import check_structure, operators, schema, unpacked
+from keras_bilinear.export.metadata import sealed_facts
+from keras_bilinear.export.verification import loaded
 
 RESOLVER_METHODS = {
     "ADD": "AddAdd",

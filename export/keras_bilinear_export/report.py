@@ -6,7 +6,7 @@ import platform
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 
-from keras_bilinear.verification import KernelReport
+from keras_bilinear.export.verification import KernelReport
 from keras_bilinear_export.choice import choices
 from keras_bilinear_export.exporting import Missed
 from keras_bilinear_export.facts import DenseFacts, FileFacts, ModelFacts

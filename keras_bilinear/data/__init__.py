@@ -1,0 +1,1 @@
+"""What a fit is given, checked before anything is computed."""

@@ -1,0 +1,247 @@
+"""A trained model as a file for the edge: SavedModel or TFLite (LiteRT). Files are written whole or not at all."""
+
+import math
+import os
+import threading
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from keras_bilinear.arguments import positive_integer
+from keras_bilinear.atomic_files import checked_target, is_replaceable, recover, replace_folder, temporary_sibling
+from keras_bilinear.export import float16, litert, metadata
+from keras_bilinear.export.inference_graph import (
+    SIGNATURE,
+    ImageModel,
+    InferenceGraph,
+    check_batch,
+    inference_graph,
+)
+from keras_bilinear.export.quantization import (
+    FLOAT_WEIGHTS,
+    ConversionError,
+    check_loops,
+    checked_mode,
+    checked_representative_data,
+    configure,
+    lowered_for_integers,
+)
+from keras_bilinear.export.verification import VerificationReport, checked_data, verified
+
+CONVERTING = threading.Lock()
+
+
+@dataclass(frozen=True)
+class ExportReport:
+    """What was written.
+
+    Attributes:
+        path: The file.
+        bytes: Its size.
+        quantize: How its weights are stored: None (float32), "float16", "dynamic", "int8" or "int16x8".
+        layout: "factored" or "merged".
+        output: "probabilities" or "logits".
+        ops: Its operators in order.
+        parameters: How many weights it holds.
+        float_parameters: How many of them, biases apart, are floating-point numbers of 32 bits.
+        verification: The proof that it computes what the model computes, if `validation_data` was given.
+    """
+
+    path: Path
+    bytes: int
+    quantize: str | None
+    layout: str
+    output: str
+    ops: tuple[str, ...]
+    parameters: int
+    float_parameters: int
+    verification: VerificationReport | None = None
+
+    def __str__(self) -> str:
+        text = (
+            f"{self.path}: {self.bytes:,} bytes, {self.parameters:,} parameters, {self.quantize or 'float32'}, "
+            f"{self.layout}, {self.output}; {', '.join(self.ops)}"
+        )
+        return text if self.verification is None else f"{text}\n{self.verification}"
+
+
+def export_saved_model(model: ImageModel, path: str | os.PathLike[str], output: str = "probabilities") -> None:
+    """Writes a SavedModel that `tf.saved_model.load` and TF Serving run without Keras and without this package.
+
+    Its signature `serving_default` maps `image` (T, M, N) float32, any T, to `probabilities` or `logits` (T, K).
+    Bilinear layers keep their factors. A SavedModel already at `path` is replaced, anything else is not.
+
+    Args:
+        model: One of the four models of this package, or any functional or sequential Keras model that maps an
+            image to scores; built and fitted.
+        path: The folder to write; its parent must exist.
+        output: "probabilities" or "logits"; of other Keras models, what their last layer gives.
+
+    Raises:
+        ValueError: if an argument is wrong, a weight is not finite, or `path` holds something else.
+        FileNotFoundError: if the parent folder does not exist.
+    """
+    graph = inference_graph(model, output=output)
+    check_fitted(model)
+    target = checked_target(path)
+    recover(target)
+    if target.exists() and not is_replaceable(target):
+        raise ValueError(f"Expected `path` to be free, or a SavedModel to replace. Received: path={str(path)!r}")
+    module, serve = graph.traced(batch_size=None)
+    with temporary_sibling(target) as new:
+        tf.saved_model.save(module, str(new), signatures={SIGNATURE: serve})
+        replace_folder(target, new)
+
+
+def export_tflite(
+    model: ImageModel,
+    path: str | os.PathLike[str],
+    quantize: str | None = None,
+    layout: str = "factored",
+    output: str = "probabilities",
+    representative_data: Any = None,
+    input_scale: float | None = None,
+    labels: Sequence[str] | None = None,
+    batch_size: int | None = 1,
+    io: str = "float32",
+    validation_data: tuple[Any, ...] | None = None,
+) -> ExportReport:
+    """Writes a TFLite file with built-in operators only; the same model gives the same bytes.
+
+    Its signature `serving_default` maps `image` (batch_size, M, N) to `probabilities` or `logits`
+    (batch_size, K). The runtime does not check the shape of an image: the caller must.
+
+    Args:
+        model: One of the four models of this package, or any functional or sequential Keras model that maps an
+            image to scores; built and fitted. What is computed in half precision is written in float32.
+        path: The file to write or replace; its folder must exist.
+        quantize: How weights are stored and computed with: None for float32; "float16", half the size; "dynamic",
+            int8 weights and float32 arithmetic; "int8" and "int16x8", int8 weights and whole-number arithmetic on
+            int8 or int16 activations.
+        layout: "factored", the smallest file, or "merged", the fewest multiply-adds. Linear models have no
+            factors and are always merged.
+        output: "probabilities" or "logits"; of other Keras models, what their last layer gives.
+        representative_data: 32 or more real images (T, M, N), in the file's units, that set the ranges of the
+            activations for "int8" and "int16x8"; at most 512 of them are used. A generator of images, as TFLite's
+            converter takes it, and a data set of images will do. With any other `quantize` they only tell the range
+            of the pixels.
+        input_scale: Factor from the file's pixels to the model's, finite and > 0; 1/255 lets a model that was
+            trained on 0..1 read raw 0..255. It is multiplied into the weights and costs nothing.
+        labels: K names of the classes, or two for a binary model; written into the file's metadata.
+        batch_size: Images a call, >= 1; None for any number, which the web runtime refuses.
+        io: Type of the file's images and scores: "float32"; for "int8" also "int8" or "uint8", which raw pixels
+            are; for "int16x8" also "int16".
+        validation_data: (x, y) or (x,), held-out images in the file's units: the new file is run on them before it
+            takes its place, and only takes it if it passes every gate of `verify_tflite`.
+
+    Returns:
+        What was written.
+
+    Raises:
+        ValueError: if an argument is wrong, a weight is not finite, or a network needs other operators.
+        VerificationError: if the file misses a gate on `validation_data`; nothing is written then.
+        FileNotFoundError: if the folder does not exist.
+        ImportError: if ai-edge-litert, which reads the file back, is not installed.
+
+    Warns:
+        UserWarning: if "dynamic" left weights in float32, as the converter does with less than 1,024 of them.
+    """
+    checked_mode(quantize, io)
+    graph = inference_graph(model, layout, output, input_scale, lowered_for_integers(quantize))
+    check_fitted(model)
+    images = checked_representative_data(representative_data, graph, quantize, input_scale)
+    facts = metadata.facts_of(graph.units, quantize, input_scale, images, labels)
+    batch = None if batch_size is None else positive_integer("batch_size", batch_size)
+    check_batch(batch or 1, graph.image_shape)
+    held_out = None if validation_data is None else checked_data(model, *x_and_y(validation_data))
+    target = checked_target(path)
+    if target.exists() and not target.is_file():
+        kind = "a folder" if target.is_dir() else "a device or a pipe"
+        raise ValueError(f"Expected `path` to be a file. Received: path={str(path)!r}, {kind}")
+    content = tflite_content(graph, batch, quantize, io, images)
+    if quantize == "float16":
+        float16.check_weights(tflite_content(graph))
+        float16.check_scores(content, graph, images, white=facts.get("input_range", [0.0, 1.0])[1])
+    litert.check_structure(content)
+    if facts:
+        content = metadata.sealed(content, facts)
+    proof = None if held_out is None else verified(content, Path(path), model, *held_out)
+    # Biases, the tensors with one axis, are few and always precise.
+    float_parameters = sum(
+        math.prod(shape) for kind, shape in litert.stored_weights(content) if kind == "FLOAT32" and len(shape) > 1
+    )
+    report = ExportReport(
+        Path(path),
+        len(content),
+        quantize,
+        graph.layout,
+        output,
+        litert.operators(content),
+        graph.parameters,
+        float_parameters,
+        proof,
+    )
+    if quantize not in FLOAT_WEIGHTS and float_parameters:
+        warn_of_float_weights(report)
+    with temporary_sibling(target) as new:
+        new.write_bytes(content)
+        os.replace(new, target)
+    return report
+
+
+def tflite_content(
+    graph: InferenceGraph,
+    batch_size: int | None = 1,
+    quantize: str | None = None,
+    io: str = "float32",
+    images: np.ndarray | None = None,
+) -> bytes:
+    """What the file of a graph holds, but for its metadata."""
+    module, serve = graph.traced(batch_size)
+    check_loops(serve, quantize)
+    converter = tf.lite.TFLiteConverter.from_concrete_functions([serve], module)
+    configure(converter, quantize, io, images, batch_size)
+    try:
+        # One at a time: the filters of warnings belong to the whole process.
+        with CONVERTING, warnings.catch_warnings():
+            # The converter calibrates with an interpreter that TensorFlow itself calls deprecated.
+            warnings.filterwarnings("ignore", r"\s*Warning: tf\.lite\.Interpreter is deprecated")
+            return converter.convert()
+    except Exception as error:  # the converter's own class is not public
+        missing = [line for line in str(error).splitlines() if line.startswith(("TF Select ops:", "Custom ops:"))]
+        if not missing:
+            raise
+        raise ConversionError(
+            f"Expected a network of LiteRT's built-in operators. Received: {missing[0]}"
+        ) from error
+
+
+def x_and_y(validation_data: Any) -> tuple[Any, ...]:
+    """(x,) or (x, y), or a ValueError that says what came instead."""
+    if not isinstance(validation_data, tuple | list) or not 1 <= len(validation_data) <= 2:
+        is_tuple = isinstance(validation_data, tuple | list)
+        kind = f"{len(validation_data)} parts" if is_tuple else f"no tuple but a {type(validation_data).__name__}"
+        raise ValueError(f"Expected `validation_data` to be (x, y) or (x,), arrays. Received: {kind}")
+    return tuple(validation_data)
+
+
+def check_fitted(model: ImageModel) -> None:
+    """Raises a ValueError for a model of this package that gives every image the same scores."""
+    if hasattr(model, "weight_matrices") and not model.weight_matrices().any():
+        raise ValueError(
+            "Expected a fitted model. Received: one whose weights are all zero, as before its first fit"
+        )
+
+
+def warn_of_float_weights(report: ExportReport) -> None:
+    """Says that the file is larger than its name promises."""
+    warnings.warn(
+        f"quantize={report.quantize!r} has left {report.float_parameters:,} of {report.parameters:,} numbers in "
+        'float32: the converter keeps tensors of less than 1,024 numbers. quantize="int8" stores all in int8.',
+        stacklevel=3,
+    )

@@ -1,0 +1,1 @@
+"""The formulas of the paper, as pure functions of arrays."""

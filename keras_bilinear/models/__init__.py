@@ -1,0 +1,1 @@
+"""The `train_step`, and the models that have it."""

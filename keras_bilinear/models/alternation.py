@@ -1,0 +1,353 @@
+"""The alternating `train_step` for mini-batches: the factors take turns, everything else always moves."""
+
+import contextlib
+import inspect
+import math
+import os
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import ops
+
+from keras_bilinear.arguments import positive_integer
+from keras_bilinear.data.options import checked_options
+from keras_bilinear.maths import bilinear as bm
+from keras_bilinear.maths.bilinear import Tensor
+from keras_bilinear.models.block_updates import BlockUpdates, expect_block_updates, keep_apart
+from keras_bilinear.monitoring.checkpoint import checkpoint_among
+from keras_bilinear.monitoring.fit_record import FitRecord
+from keras_bilinear.monitoring.model_in_words import summary_lines
+from keras_bilinear.monitoring.progress import (
+    NAMES_OF_J,
+    Progress,
+    name_held_out_objective,
+    tell,
+    tell_that_less_is_better,
+)
+from keras_bilinear.monitoring.report import ConvergenceReport, report_of
+from keras_bilinear.parts.layers import SMALL_FILES, bilinear_layers, named_layers
+from keras_bilinear.parts.optimizers import BlockLineSearch, inner_optimizer
+from keras_bilinear.parts.schedule import BlockSchedule
+from keras_bilinear.solver.blocks import block_names
+
+if TYPE_CHECKING:
+    from keras import Model as Host
+else:
+    # At run time a plain mixin: the host class brings the model, functional or subclassed.
+    Host = object
+
+
+class AlternatingTraining(Host):
+    """Mixed into a `keras.Model` whose factors are trained block by block (Algorithms 1 and 2).
+
+    One train_step sends gradients to the active block only; the others stay bit-identical under any optimizer,
+    because their updates are not run at all. Each block counts its own steps, so Adam's bias correction and
+    learning-rate schedules see the number of updates the block has had. The host class calls `start_schedule`.
+    """
+
+    schedule: BlockSchedule
+    steps_per_execution: int
+    _last_fit: FitRecord | None = None
+    _optimized: frozenset[int] | None = None  # the variables the optimizer was built for, by their ids
+
+    def _start_schedule(self, num_blocks: int) -> None:
+        """Creates the saved state of the alternation."""
+        self.schedule = BlockSchedule(num_blocks, name="schedule")
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether whole blocks are solved on the full batch, instead of gradient steps on mini-batches."""
+        return isinstance(getattr(self, "optimizer", None), BlockLineSearch)  # before `compile` there is none
+
+    @property
+    def factor_blocks(self) -> list[keras.Variable]:
+        """The factors that take turns, in order: a_1, b_1, ..., a_L, b_L of each bilinear layer."""
+        return [factor for layer in bilinear_layers(self) for factor in layer.factor_blocks]
+
+    @property
+    def block_names(self) -> list[str]:
+        """The blocks of a sweep, in order: "a1", "b1", ..., each after its layer if there are several."""
+        layers = named_layers(self)
+        return [
+            f"{layer}/{block}" if len(layers) > 1 else block
+            for layer in layers
+            for block in block_names("factor", layers[layer].rank)
+        ]
+
+    def summary(self, *args: Any, **kwargs: Any) -> None:
+        """As `keras.Model.summary`, and how each bilinear layer compares with a linear one."""
+        super().summary(*args, **kwargs)
+        named = inspect.signature(keras.Model.summary).bind(self, *args, **kwargs).arguments
+        for line in summary_lines(named_layers(self), self.schedule):
+            (named.get("print_fn") or tell)(line)
+
+    def filters(self) -> dict[str, np.ndarray]:
+        """W (K, M, N) of each bilinear layer, by its name."""
+        return {
+            name: ops.convert_to_numpy(bm.merged_weights(layer.A, layer.B))
+            for name, layer in named_layers(self).items()
+        }
+
+    def penalty(self) -> Tensor:
+        """alpha R, scalar."""
+        return sum(ops.cast(layer.penalty(), keras.config.floatx()) for layer in bilinear_layers(self))
+
+    @property
+    def _other_variables(self) -> list[keras.Variable]:
+        """Trainable variables that move in every step: biases, and the layers around the bilinear ones."""
+        turns = {id(factor) for factor in self.factor_blocks}
+        return [variable for variable in self.trainable_variables if id(variable) not in turns]
+
+    def compile(self, optimizer: Any = "adam", loss: Any = None, **kwargs: Any) -> None:
+        """As `keras.Model.compile`; refuses what the alternation cannot honour."""
+        optimizer = keras.optimizers.get(optimizer)
+        expect_block_updates(optimizer)
+        positive_integer("steps_per_execution", kwargs.get("steps_per_execution", 1))
+        self._check_objective(optimizer, loss)
+        before = inner_optimizer(getattr(self, "optimizer", None))
+        super().compile(optimizer=optimizer, loss=loss, **kwargs)
+        self.has_loss_weights = kwargs.get("loss_weights") is not None
+        if inner_optimizer(self.optimizer) is not before:
+            self.schedule.forget_steps()
+        self._optimized = None
+        if self.built:
+            self._build_optimizer()  # at once, so that `load_weights` finds its slots
+
+    def _check_objective(self, optimizer: Any, loss: Any) -> None:
+        """Raises a ValueError when loss and output contradict, or the optimizer cannot train this model."""
+        raise NotImplementedError
+
+    def save(
+        self, filepath: str | os.PathLike[str], overwrite: bool = True, zipped: bool | None = None, **kwargs: Any
+    ) -> None:
+        """As `keras.Model.save`; refuses the legacy HDF5 format, from which the model could not be loaded again.
+
+        (`keras.saving.save_model`, given such a path, writes the file without asking the model.)
+        """
+        if zipped is not False and str(filepath).endswith((".h5", ".hdf5")):
+            raise ValueError(
+                "Expected a path that ends in .keras: Keras cannot load this model from its legacy HDF5 format. "
+                f"Received: filepath={str(filepath)!r}. Weights alone go to .weights.h5 by `save_weights`."
+            )
+        super().save(filepath, overwrite=overwrite, zipped=zipped, **kwargs)
+
+    def compile_from_config(self, config: dict[str, Any]) -> None:
+        self.compile(**keras.saving.deserialize_keras_object(config))
+
+    def quantize(self, *args: Any, **kwargs: Any) -> None:
+        """Not for these models: `export_tflite` writes files of whole numbers.
+
+        Raises:
+            ValueError: always, before anything is changed.
+        """
+        raise ValueError(
+            f"Expected a {type(self).__name__} to keep floating-point weights; {SMALL_FILES}. Received: a call of "
+            "`quantize`"
+        )
+
+    def fit(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        epochs: int = 1,
+        verbose: Any = "auto",
+        callbacks: Any = None,
+        validation_split: float = 0.0,
+        validation_data: Any = None,
+        shuffle: bool = True,
+        class_weight: Any = None,
+        sample_weight: Any = None,
+        initial_epoch: int = 0,
+        steps_per_epoch: int | None = None,
+        validation_steps: int | None = None,
+        validation_batch_size: int | None = None,
+        validation_freq: Any = 1,
+    ) -> keras.callbacks.History:
+        """As `keras.Model.fit`; regression models that were not compiled compile themselves with the defaults.
+
+        In the exact regime (`BlockLineSearch`) the whole of `x` is one batch, one step solves one block and one
+        epoch is one sweep over all blocks. With a Keras optimizer it is mini-batch training, where each epoch,
+        or a `BlockConvergence` callback, passes the turn to the next block. `verbose=1` shows a bar an epoch,
+        `verbose=2` one line, both by `keras_bilinear.monitoring.progress.Progress`.
+
+        Logs and history hold J as "objective" and as "J", alpha R as "penalty", "step_size", "active_block",
+        "grad_norm" and the metrics; J of held-out images as "val_loss", "val_objective" and "val_J". Callbacks that
+        monitor J by any of these names minimise it unless told otherwise.
+
+        Raises:
+            ValueError: for unfit data, mini-batches in the exact regime, frozen blocks and several replicas.
+        """
+        return self._fit({name: value for name, value in locals().items() if name != "self"})
+
+    def _fit(self, options: dict[str, Any]) -> keras.callbacks.History:
+        self._refuse_replicas()
+        checkpoint = checkpoint_among(listed(options.get("callbacks")))
+        if checkpoint is not None:
+            options = checkpoint.begin(self, options)
+        options = self._checked_options(options)
+        self._refuse_frozen()
+        callbacks = self._with_turns(options.get("callbacks"))
+        for callback in callbacks:
+            if hasattr(callback, "check_fit"):
+                callback.check_fit(self, options)
+        # Nothing has been built or changed up to here.
+        options = self._prepare(options)
+        if self.is_exact:
+            self._keep_sweeps_whole(options["steps_per_epoch"])
+        tell_that_less_is_better(callbacks)
+        own_bar = any(isinstance(callback, keras.callbacks.ProgbarLogger) for callback in callbacks)
+        if options.get("verbose", "auto") != 0 and not own_bar:
+            callbacks.append(Progress())  # last, so that it shows what the others add to the logs
+        if checkpoint is not None:
+            # After all: it saves what they do as an epoch ends, and knows whether one has stopped the fit.
+            callbacks = [*(callback for callback in callbacks if callback is not checkpoint), checkpoint]
+        record = FitRecord(self, {**options, "callbacks": callbacks})
+        with record, checkpoint or contextlib.nullcontext():
+            if checkpoint is not None:
+                checkpoint.check(self, options)
+            # First: what the others do as they begin and end an epoch, or the fit, comes after it is noted.
+            first = [record, keras.callbacks.LambdaCallback(on_epoch_end=name_held_out_objective)]
+            return super().fit(**{**options, "callbacks": [*first, *callbacks]})
+
+    def train_on_batch(
+        self,
+        x: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        class_weight: Any = None,
+        return_dict: bool = False,
+    ) -> Any:
+        """As in Keras: one step of the active block; what passes the turn on is `schedule.close_epoch`."""
+        self._refuse_replicas()
+        self._refuse_frozen()
+        return super().train_on_batch(x, y, sample_weight, class_weight, return_dict)
+
+    def convergence_report(self) -> ConvergenceReport:
+        """What the last `fit` did, block by block, why it ended, and what to mend.
+
+        There is one after a fit that was interrupted, too. Effective ranks are those of the present weights, all
+        else was noted as the fit ran. It is not saved with the model.
+
+        Raises:
+            ValueError: if `fit` has not begun an epoch since the model was made or loaded, or still runs.
+
+        Example:
+            >>> model.fit(x, y, epochs=30)
+            >>> print(model.convergence_report())
+        """
+        if self._last_fit is None or not self._last_fit.is_complete:
+            state = "one without a fit" if self._last_fit is None else "one whose fit still runs"
+            raise ValueError(
+                "Expected a model on which `fit` has been called, and has ended, since it was made or loaded: a "
+                f"report is about that fit, and is not saved. Received: {state}"
+            )
+        return report_of(self._last_fit, self)
+
+    def _checked_options(self, options: dict[str, Any]) -> dict[str, Any]:
+        """The options of `fit`, or a ValueError for the first that is wrong; changes nothing."""
+        return checked_options(options)
+
+    def _prepare(self, options: dict[str, Any]) -> dict[str, Any]:
+        """The options that Keras gets, from checked ones; models that know their data are built by it here."""
+        return options
+
+    def _frozen(self) -> list[str]:
+        """What must move and is frozen, by name."""
+        return [block.path for block in self.factor_blocks if id(block) not in self._trained]
+
+    @property
+    def _trained(self) -> frozenset[int]:
+        """The trainable variables, by their ids."""
+        return frozenset(id(variable) for variable in self.trainable_variables)
+
+    def _refuse_frozen(self) -> None:
+        """Raises a ValueError if a block is frozen, or if `trainable` was changed since the model was compiled."""
+        frozen = self._frozen()
+        if frozen:
+            raise ValueError(
+                "Expected every block to be trainable, and with BlockLineSearch the bias, which moves with all of "
+                "them; to train only the layers around bilinear factors, use a plain keras.Model. Received: "
+                f"frozen {', '.join(frozen[:4])}"
+            )
+        if not self.is_exact and self._optimized not in (None, self._trained):
+            raise ValueError(
+                "Expected the variables to be trainable that were when the model was compiled. Received: others; "
+                "call `compile` after a change of `trainable`."
+            )
+
+    @property
+    def losses(self) -> list[Tensor]:
+        """As in Keras, and the penalty of frozen blocks, which Keras leaves out: it is a part of J."""
+        frozen = [block for block in self.factor_blocks if id(block) not in self._trained] if self.built else []
+        return [*super().losses, *(block.regularizer(block) for block in frozen if block.regularizer is not None)]
+
+    def _keep_sweeps_whole(self, steps: int) -> None:
+        """Lets no group of steps that are executed together go beyond an epoch: the data have no end."""
+        group = math.gcd(self.steps_per_execution, steps)
+        if group < self.steps_per_execution:
+            self.steps_per_execution = group
+            self.train_function = self.test_function = self.predict_function = None
+
+    def _refuse_replicas(self) -> None:
+        """Raises a ValueError under a strategy with several replicas, whose factors would drift apart."""
+        replicas = self.distribute_strategy.num_replicas_in_sync
+        if replicas > 1:
+            raise ValueError(
+                "Alternating training runs on one replica: each replica would solve its block on its own data "
+                f"and the factors would drift apart. Received: a distribution strategy with {replicas} replicas"
+            )
+
+    def _with_turns(self, callbacks: Any) -> list[keras.callbacks.Callback]:
+        """The callbacks, with one that passes the turn on every epoch unless one of them does it."""
+        given = listed(callbacks)
+        if any(getattr(callback, "passes_turns", False) for callback in given):
+            return given
+        every_epoch = keras.callbacks.LambdaCallback(
+            on_epoch_begin=lambda epoch, logs: self.schedule.close_epoch(block_rtol=float("inf"))
+        )
+        return [every_epoch, *given]
+
+    def train_step(self, data: Any) -> dict[str, Tensor]:
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        with tf.GradientTape() as tape:
+            y_pred = self(x, training=True)
+            self._build_optimizer()
+            loss = self.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
+            scaled = self.optimizer.scale_loss(loss)
+        blocks, others = self.factor_blocks, self._other_variables
+        gradients = tape.gradient(scaled, blocks + others)
+        active = self.schedule.active.value % len(blocks)
+        updates = BlockUpdates(self.optimizer, self.schedule.block_steps, blocks, others)
+        norm, rate, sound = updates.step(active, loss, gradients[: len(blocks)], gradients[len(blocks) :])
+        self.schedule.record(active, norm, steps=ops.cast(sound, "int32"))
+        logs = self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+        # The mean over the running epoch, like every metric in the bar; Keras names the tracker "loss".
+        mean_loss = self.schedule.observe(loss, ops.shape(keras.tree.flatten(y_pred)[0])[0])
+        return {
+            **logs,
+            "loss": mean_loss,
+            **dict.fromkeys(NAMES_OF_J, mean_loss),
+            "penalty": self.penalty(),
+            "step_size": rate,
+            "active_block": active,
+            "grad_norm": norm,
+        }
+
+    def _build_optimizer(self) -> None:
+        """Gives the optimizer all variables at once: built by the first block, it would know no other."""
+        if self._optimized is not None and self.optimizer.built:
+            return
+        with tf.init_scope():
+            if not self.optimizer.built:
+                self.optimizer.build(self.trainable_variables)
+            if not self.is_exact:
+                keep_apart(inner_optimizer(self.optimizer), self.trainable_variables, self.schedule.num_blocks)
+        self._optimized = self._trained
+
+
+def listed(callbacks: Any) -> list[keras.callbacks.Callback]:
+    """The callbacks from one, several or lists of them, as Keras takes them."""
+    return keras.tree.flatten(getattr(callbacks, "callbacks", callbacks) or [])

@@ -1,0 +1,1 @@
+"""What Keras plugs in and saves: layers, losses, optimizers."""

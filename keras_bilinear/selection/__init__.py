@@ -1,0 +1,1 @@
+"""Which rank and which alpha."""

@@ -1,0 +1,154 @@
+"""A fitted linear model as a bilinear one: fewer numbers, nearly the same predictions."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from keras_bilinear.arguments import finite, positive_integer
+from keras_bilinear.data.arrays import class_indices
+from keras_bilinear.export.files import tflite_content
+from keras_bilinear.export.inference_graph import inference_graph
+from keras_bilinear.models.conversion import checked_size, nearest
+from keras_bilinear.models.four_models import BilinearRegression
+from keras_bilinear.models.linear_sources import LinearSource, gives_logits, source_of
+
+BATCH = 4096
+"""Images classified at once, so that it needs little memory."""
+
+
+def compress(
+    model: Any,
+    rank: int | None = None,
+    input_shape: tuple[int, int] | None = None,
+    tolerance: float | None = None,
+    alpha: float = 0.0,
+    penalty: str = "product",
+) -> BilinearRegression:
+    """The bilinear model nearest to a fitted linear one: every W_k replaced by its truncated SVD.
+
+    Fit the result to the training images for a few sweeps to get back most of what the truncation lost; it starts
+    from there.
+
+    Args:
+        model: A built `Dense` layer on flattened images, a Keras model whose only layer with weights is one, or a
+            fitted linear classifier of scikit-learn with `predict_proba`, such as `LogisticRegression`, on
+            flattened images. Random images prove that it gives z = W x + bias of the pixels x, or the soft-max.
+        rank: L of the result.
+        input_shape: (M, N) of the images. May be left out where a Keras model says it, or for square images.
+        tolerance: In place of `rank`: the least L that changes every W_k by at most this fraction of its norm.
+        alpha: Weight of the penalty in the result, for further training.
+        penalty: "product", "sum" or "frobenius".
+
+    Returns:
+        A `BilinearSoftmaxRegression`, or a `BilinearLogisticRegression` for two classes of one score.
+
+    Raises:
+        ValueError: if not exactly one of `rank` and `tolerance` is given, the model is of another kind or not what
+            its weights say, or the shape of the images is not that of its weights.
+
+    Example:
+        >>> small = compress(LogisticRegression().fit(x.reshape(len(x), -1), y), rank=4)
+        >>> small.fit(x, y, epochs=10)
+        >>> print(compression_report(linear, small, x_test, y_test))
+    """
+    if (rank is None) == (tolerance is None):
+        raise ValueError(f"Expected either `rank` or `tolerance`. Received: rank={rank}, tolerance={tolerance}")
+    source = source_of(model)
+    M, N = checked_size(source, image_size(source) if input_shape is None else input_shape)
+    if tolerance is not None:
+        rank = least_rank(source.kernel.T.reshape(-1, M, N), tolerance)
+    return nearest(source, positive_integer("rank", rank), (M, N), alpha, penalty)
+
+
+def image_size(source: LinearSource) -> tuple[int, int]:
+    """(M, N) as the model has it, or square."""
+    pixels = len(source.kernel)
+    side = round(pixels**0.5)
+    if source.size is None and side * side != pixels:
+        raise ValueError(f"Expected `input_shape`, the (M, N) of images of {pixels} pixels. Received: none")
+    return source.size or (side, side)
+
+
+def least_rank(W: np.ndarray, tolerance: float) -> int:
+    """The least L whose best approximation of every W_k is off by at most tolerance |W_k|. W (K, M, N)."""
+    fraction = finite(tolerance)
+    if fraction is None or not 0 <= fraction < 1:
+        raise ValueError(f"Expected `tolerance` to be a number >= 0 and < 1. Received: tolerance={tolerance!r}")
+    squares = np.linalg.svd(W.astype("float64"), compute_uv=False) ** 2
+    total = squares.sum(axis=1, keepdims=True)
+    lost = total - np.cumsum(squares, axis=1)
+    enough = np.all(lost <= fraction**2 * total + 1e-12 * total, axis=0)
+    return int(np.argmax(enough)) + 1
+
+
+@dataclass(frozen=True)
+class CompressionReport:
+    """Before and after: accuracies (fractions), numbers, bytes of the float32 file."""
+
+    accuracy: tuple[float, float]
+    parameters: tuple[int, int]
+    bytes: tuple[int, int]
+
+    def __str__(self) -> str:
+        rows = [f"{'':12}{'before':>10}{'after':>10}{'ratio':>8}"]
+        rows.append(f"{'accuracy':12}{self.accuracy[0]:>10.4f}{self.accuracy[1]:>10.4f}")
+        for name, (before, after) in (("parameters", self.parameters), ("bytes", self.bytes)):
+            rows.append(f"{name:12}{before:>10,}{after:>10,}{after / before:>8.2f}")
+        return "\n".join(rows)
+
+
+def compression_report(before: Any, after: BilinearRegression, x: Any, y: Any) -> CompressionReport:
+    """What was lost and won, on held-out images: both models are measured as they are.
+
+    Args:
+        before: What was given to `compress`.
+        after: What it gave, fitted further or not.
+        x: Images (T, M, N).
+        y: Labels, as for `fit`; for a model of scikit-learn its own labels, of any kind.
+
+    Raises:
+        ValueError: for images or labels that the models do not know, or models of different classes or images.
+    """
+    if not isinstance(after, BilinearRegression) or not after.built:
+        raise ValueError(f"Expected what `compress` has given. Received: after={type(after).__name__}")
+    source = source_of(before)
+    if source.kernel.shape[1] != after.units:
+        raise ValueError(f"Expected models of {source.kernel.shape[1]} scores each. Received: {after.units} after")
+    checked_size(source, after.image_size)
+    threshold = 0.0 if gives_logits(source, after.image_size) else 0.5
+    batch = after._checked(x, class_numbers(y, source.classes))
+    truth = class_indices(batch.y, after.units)
+    found = predicted(source.outputs, batch.x, threshold), predicted(probabilities_of(after), batch.x, 0.5)
+    full = nearest(source, min(after.image_size), after.image_size, alpha=0.0, penalty="product")
+    graphs = (inference_graph(full, "merged"), inference_graph(after))
+    return CompressionReport(
+        accuracy=(float(np.mean(found[0] == truth)), float(np.mean(found[1] == truth))),
+        parameters=(graphs[0].parameters, graphs[1].parameters),
+        bytes=(len(tflite_content(graphs[0])), len(tflite_content(graphs[1]))),
+    )
+
+
+def class_numbers(y: Any, labels: list[Any] | None) -> Any:
+    """`y` as numbers of `labels`; one-hot rows, and any `y` where there are no labels, stay as they are."""
+    given = np.asarray(y)
+    if labels is None or (given.ndim == 2 and given.shape[1] > 1):
+        return y
+    number = {label: k for k, label in enumerate(labels)}
+    unknown = [label for label in given.reshape(-1).tolist() if label not in number]
+    if unknown:
+        raise ValueError(f"Expected labels `y` of the model, {labels[:10]}. Received: {unknown[:5]}")
+    return np.array([number[label] for label in given.reshape(-1).tolist()])
+
+
+def probabilities_of(model: BilinearRegression) -> Callable[[np.ndarray], np.ndarray]:
+    """What `model` gives for images, as an array."""
+    return lambda images: ops.convert_to_numpy(model(images))
+
+
+def predicted(outputs: Callable[[np.ndarray], np.ndarray], x: np.ndarray, threshold: float) -> np.ndarray:
+    """The class of each image, (T,): that of the largest output, or whether the only one is above `threshold`."""
+    z = np.concatenate([outputs(x[first : first + BATCH]) for first in range(0, len(x), BATCH)])
+    return z[:, 0] > threshold if z.shape[1] == 1 else z.argmax(axis=1)

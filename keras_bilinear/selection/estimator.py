@@ -1,0 +1,248 @@
+"""The bilinear models as a scikit-learn classifier, for its pipelines and its model selection."""
+
+import math
+import numbers
+import warnings
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from keras_bilinear.arguments import non_negative, positive_integer
+from keras_bilinear.data.arrays import checked_weights
+from keras_bilinear.models.four_models import (
+    BilinearLogisticRegression,
+    BilinearRegression,
+    BilinearSoftmaxRegression,
+)
+from keras_bilinear.stopping.automatic_rank import AutomaticRank
+from keras_bilinear.stopping.convergence import ADVICE_IF_STALLED, BlockConvergence, ConvergenceWarning
+
+try:
+    from scipy.special import log_softmax, softmax
+    from sklearn.base import BaseEstimator, ClassifierMixin
+    from sklearn.utils import check_random_state
+    from sklearn.utils.class_weight import compute_sample_weight
+    from sklearn.utils.multiclass import check_classification_targets
+    from sklearn.utils.validation import check_is_fitted, validate_data
+except ImportError as error:
+    raise ImportError('BilinearClassifier needs scikit-learn: pip install "keras-bilinear[sklearn]"') from error
+
+BATCH = 4096
+"""Images whose scores are computed at once, so that predicting needs little memory."""
+
+
+class BilinearClassifier(ClassifierMixin, BaseEstimator):
+    """BLR for two classes and BSR for more, fitted in the exact regime to convergence.
+
+    X holds images (T, M, N) or (T, M, N, 1), or flat rows (T, M N) as pipelines pass them on. Rows are cut into
+    images of `image_shape`; without it into square ones where M N is a square number, else each row is an image of
+    a single row, on which the model is a linear one.
+
+    The solver runs in float32 without XLA: one graph, traced once, serves all fits of one rank, image shape and
+    number of classes, however many images they have. Of a `GridSearchCV` only the first of these takes seconds.
+
+    Args:
+        rank: L, the number of bilinear forms in each class; "auto" with penalty="sum" finds it.
+        alpha: Weight of the penalty, >= 0.
+        penalty: "product" (the paper's choice), "sum" or "frobenius".
+        use_bias: Whether each class has an intercept, which is not penalised. Unlike the Keras models it has one
+            by default: behind a scaler that centres the pixels nothing else can tell how frequent a class is.
+        image_shape: (M, N) of an image; None reads it off X.
+        tol: The fit has converged when a sweep improves J by less than this fraction of it; with rank="auto", when
+            J is certified to be within this fraction of its optimum.
+        max_iter: Sweeps the fit may take.
+        class_weight: Weight of each class as {label: weight}, or "balanced"; multiplies the sample weights.
+        random_state: Integer for reproducible initial factors, or anything else scikit-learn takes.
+        verbose: As in Keras: 0 is silent, 1 shows a progress bar for each sweep, 2 a line.
+
+    Attributes:
+        model_: The fitted Keras model, for `export_tflite`, `plots.plot_filters` and the like.
+        classes_: The labels in the order of the columns of `predict_proba`.
+        coef_: W as rows (K, M N), or (1, M N) for two classes.
+        intercept_: The bias (K,), or (1,) for two classes; zeros without one.
+        image_shape_: (M, N).
+        n_features_in_: M N.
+        n_iter_: Sweeps the fit took.
+
+    Raises:
+        ImportError: if scikit-learn is not installed.
+
+    Example:
+        >>> search = GridSearchCV(BilinearClassifier(), {"rank": [1, 2, 3], "alpha": [1e-3, 1e-2]})
+        >>> search.fit(x_train, y_train)      # x (T, 28, 28), y (T,) any labels
+        >>> export_tflite(search.best_estimator_.model_, "digits.tflite")
+    """
+
+    def __init__(
+        self,
+        rank: int | str = 2,
+        alpha: float = 1e-3,
+        *,
+        penalty: str = "product",
+        use_bias: bool = True,
+        image_shape: tuple[int, int] | None = None,
+        tol: float = 1e-3,
+        max_iter: int = 100,
+        class_weight: Any = None,
+        random_state: Any = None,
+        verbose: int = 0,
+    ):
+        self.rank = rank
+        self.alpha = alpha
+        self.penalty = penalty
+        self.use_bias = use_bias
+        self.image_shape = image_shape
+        self.tol = tol
+        self.max_iter = max_iter
+        self.class_weight = class_weight
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "BilinearClassifier":
+        """Fits the model anew.
+
+        Args:
+            X: Images (T, M, N) or (T, M, N, 1), or rows (T, M N).
+            y: Labels (T,), integers or strings, of two classes or more.
+            sample_weight: (T,) non-negative numbers, or None for all ones.
+
+        Raises:
+            ValueError: for settings or data that the model cannot be trained on.
+        """
+        max_iter = positive_integer("max_iter", self.max_iter)
+        tol = non_negative("tol", self.tol)
+        automatic = isinstance(self.rank, str)
+        stop = AutomaticRank(tol) if automatic else BlockConvergence(tol)
+        rows, shape = as_rows(X)
+        rows, y = validate_data(self, rows, y, dtype=np.float32)
+        check_classification_targets(y)
+        self.classes_, classes = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(f"Expected labels `y` of at least two classes. Received: one class, {y[0]!r}")
+        self.image_shape_ = image_shape(self.image_shape, shape, rows.shape[1])
+        if isinstance(sample_weight, numbers.Real):
+            sample_weight = np.full(len(rows), sample_weight)  # a scalar weighs all alike, as in scikit-learn
+        weight = checked_weights(sample_weight, len(rows)) * compute_sample_weight(self.class_weight, y)
+        self.model_ = self._new_model()
+        # Only the solver is a graph, one for all fits: a graph of the step around it would be traced for each.
+        self.model_.compile(jit_compile=False, run_eagerly=True)
+        stop.warns = False  # in the words of Keras' arguments
+        self.model_.fit(
+            rows.reshape(-1, *self.image_shape_),
+            classes,
+            sample_weight=weight,
+            epochs=max_iter,
+            callbacks=[stop],
+            verbose=self.verbose,
+        )
+        self.n_iter_ = int(self.model_.schedule.sweep.numpy())
+        if getattr(stop, "stalled", False):
+            message = f"The fit has {stop.reason.replace('rtol', 'tol')}. In such a fit {ADVICE_IF_STALLED}."
+            warnings.warn(message, ConvergenceWarning, stacklevel=2)
+        elif not stop.converged:
+            goal = "left J certified to be within" if automatic else "improved J by no more than"
+            warnings.warn(
+                f"The fit has not converged: none of max_iter={max_iter} sweeps {goal} tol={self.tol:g} of it"
+                f"{'s optimum' if automatic else ''}. Raise one of them.",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
+        return self
+
+    def _new_model(self) -> BilinearRegression:
+        """BLR or BSR for the classes and images at hand, with initial factors."""
+        settings: dict[str, Any] = {
+            "rank": self.rank,
+            "alpha": self.alpha,
+            "penalty": self.penalty,
+            "use_bias": self.use_bias,
+            "input_shape": self.image_shape_,
+            "seed": int(check_random_state(self.random_state).randint(2**31 - 1)),
+            "dtype": "float32",
+        }
+        K = len(self.classes_)
+        return BilinearLogisticRegression(**settings) if K == 2 else BilinearSoftmaxRegression(K, **settings)
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """The scores z (T, K); for two classes (T,), positive where the second is the more likely."""
+        check_is_fitted(self)
+        rows, shape = as_rows(X)
+        if shape not in (None, self.image_shape_):
+            raise ValueError(f"Expected images of {self.image_shape_}, as fitted. Received: images of {shape}")
+        images = validate_data(self, rows, dtype=np.float32, reset=False).reshape(-1, *self.image_shape_)
+        # In float64, so that the scores of an image do not depend on its neighbours; in batches, for the memory.
+        batches = (images[first : first + BATCH].astype("float64") for first in range(0, len(images), BATCH))
+        z = np.concatenate(
+            [ops.convert_to_numpy(self.model_.logits(ops.convert_to_tensor(part))) for part in batches]
+        )
+        return z[:, 0] if self.model_.units == 1 else z
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The most likely label of each image, (T,)."""
+        best = self._scores(X).argmax(axis=1)
+        return self.classes_[best]
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """The probability of each class, (T, K), columns in the order of `classes_`."""
+        return softmax(self._scores(X), axis=1)
+
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        """The logarithm of `predict_proba`, exact where that is 0."""
+        return log_softmax(self._scores(X), axis=1)
+
+    def _scores(self, X: Any) -> np.ndarray:
+        """z with a column for each class, two classes included: (0, z) has the soft-max (1 - p, p)."""
+        z = self.decision_function(X)
+        return z if z.ndim == 2 else np.stack([np.zeros_like(z), z], axis=1)
+
+    @property
+    def coef_(self) -> np.ndarray:
+        """W as rows (K, M N), or (1, M N) for two classes."""
+        return self.model_.weight_matrices().reshape(self.model_.units, -1)
+
+    @property
+    def intercept_(self) -> np.ndarray:
+        """The bias (K,), or (1,) for two classes; zeros without one."""
+        bias = self.model_.head.bias
+        return np.zeros(self.model_.units, "float32") if bias is None else ops.convert_to_numpy(bias.value)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.three_d_array = True
+        return tags
+
+
+def as_rows(X: Any) -> tuple[Any, tuple[int, int] | None]:
+    """Images as rows (T, M N), and their (M, N); anything else as it is, and None."""
+    try:
+        shape = X.shape if hasattr(X, "shape") else np.asarray(X).shape
+    except ValueError:  # a ragged list, of which scikit-learn says what is wrong
+        return X, None
+    if len(shape) > 4 or (len(shape) == 4 and shape[3] != 1):
+        raise ValueError(
+            "Expected images `X` of shape (T, M, N) or (T, M, N, 1), or rows (T, M N). "
+            f"Received: X of shape {tuple(shape)}"
+        )
+    if len(shape) < 3:
+        return X, None
+    T, M, N = (int(size) for size in shape[:3])
+    return np.reshape(np.asarray(X), (T, M * N)), (M, N)
+
+
+def image_shape(declared: Any, given: tuple[int, int] | None, pixels: int) -> tuple[int, int]:
+    """(M, N): as declared, as the images given have it, or what rows of so many pixels can be cut into.
+
+    Raises:
+        ValueError: if what is declared is no shape of an image, or not that of the data.
+    """
+    if declared is None:
+        side = math.isqrt(pixels)
+        return given or ((side, side) if side**2 == pixels else (1, pixels))
+    if not isinstance(declared, list | tuple | np.ndarray) or len(declared) != 2:
+        raise ValueError(f"Expected `image_shape` to be (M, N). Received: image_shape={declared!r}")
+    M, N = (positive_integer("image_shape", size) for size in declared)
+    if given not in (None, (M, N)) or pixels != M * N:
+        received = f"rows of {pixels} pixels" if given is None else f"images of {given}"
+        raise ValueError(f"Expected images of image_shape={(M, N)}, {M * N} pixels. Received: {received}")
+    return M, N

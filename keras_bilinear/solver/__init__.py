@@ -1,0 +1,1 @@
+"""What lowers J over arrays; it knows no model and no layer."""

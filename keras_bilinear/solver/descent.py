@@ -1,0 +1,260 @@
+"""Descent with exact line searches: which way (`Direction`), how far (`line_search`), when to stop (`minimise`).
+
+What is minimised is a `Problem`: J as a function of some parameters U of the model. Along a line in U its logits
+are z + eta z' + eta^2 z'', so once z' and z'' are known a line search touches (T, K) arrays only, never the images,
+and an iteration costs one product with the data to look ahead and one for the gradient.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from keras import ops
+
+from keras_bilinear.maths.bilinear import (
+    Tensor,
+    covariance_product,
+    cross_entropy,
+    log_partition,
+    margins,
+    probabilities,
+)
+from keras_bilinear.solver.line_search import minimise_curve
+
+SLOW = 1e-3
+"""Iterations that lower J by less than this fraction hardly move: a descent that ends here loses its directions."""
+
+MAX_CG = 25
+"""Linear conjugate gradient products per Newton direction, at most."""
+
+
+class Samples(NamedTuple):
+    """What the likelihood needs besides the logits: targets C (T, K) and weights w (T,)."""
+
+    targets: Tensor
+    weights: Tensor
+
+    def residual(self, p: Tensor) -> Tensor:
+        """dV/dz = w (p - c), (T, K) (Eqs. "cost gradient: bsr")."""
+        return self.weights[:, None] * (p - self.targets)
+
+
+class Path(NamedTuple):
+    """The way from U along d: z' and z'' (T, K), None where the logits are affine, and the penalty.
+
+    `penalty` maps eta to alpha R(U + eta d) and its first two derivatives in eta.
+    """
+
+    dz: Tensor
+    ddz: Tensor | None
+    penalty: Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]
+
+
+class Problem(Protocol):
+    """J = V(z(U)) + alpha R(U) for parameters U of any one shape."""
+
+    def logits(self, U: Tensor) -> Tensor:
+        """z(U), (T, K)."""
+
+    def penalty(self, U: Tensor) -> Tensor:
+        """alpha R(U), scalar."""
+
+    def gradient(self, U: Tensor, residual: Tensor) -> Tensor:
+        """dJ/dU given dV/dz = residual (T, K)."""
+
+    def path(self, U: Tensor, d: Tensor) -> Path:
+        """The way from U along d."""
+
+    def hessian(self, U: Tensor, residual: Tensor, curve: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        """v -> H v, given dV/dz = residual and the curvature of V, dz -> d^2V/dz^2 dz."""
+
+    def precondition(self, g: Tensor) -> Tensor:
+        """h = P g, an approximation of H^-1 g, positive definite."""
+
+    def steepest(self, g: Tensor, h: Tensor) -> Tensor:
+        """What steepest descent takes for the gradient: g itself, or h = P g."""
+
+
+class Solution(NamedTuple):
+    """The minimum and how it was found: U, its logits z (T, K), J before and after, last eta, |gradient|.
+
+    `decrement` is by how much a Newton step from there would still lower J, by what the preconditioner knows of its
+    curvature: 1/2 g^T P g, which no unit of the pixels changes.
+    """
+
+    parameters: Tensor
+    logits: Tensor
+    initial_objective: Tensor
+    objective: Tensor
+    step_size: Tensor
+    grad_norm: Tensor
+    iterations: Tensor
+    decrement: Tensor
+
+
+def in_sight(solution: Solution, samples: Samples) -> Tensor:
+    """How much lower J could be by a Newton step from where a descent has ended, as a fraction of it.
+
+    What float32 cannot tell from nothing is nothing: 1e-6 of J, and 1e-7 of the largest logit.
+    """
+    J = ops.abs(solution.objective)
+    rounding = 1e-6 * J + 1e-7 * ops.sum(samples.weights) * ops.max(ops.abs(solution.logits))
+    return ops.maximum(solution.decrement - rounding, 0) / ops.maximum(J, 1e-30)
+
+
+class Point(NamedTuple):
+    """Where the descent stands: parameters, logits, J, probabilities, gradient g and h = P g there."""
+
+    U: Tensor
+    z: Tensor
+    J: Tensor
+    p: Tensor
+    g: Tensor
+    h: Tensor
+
+
+class Step(NamedTuple):
+    """The last one: the gradient where it began, g^T P g there, and its direction."""
+
+    g: Tensor
+    gh: Tensor
+    d: Tensor
+
+
+Direction = Callable[[Problem, Samples, Point, Step], Tensor]
+"""(problem, samples, point, last step) -> descent direction, shaped like U."""
+
+
+def inner(U: Tensor, V: Tensor) -> Tensor:
+    """<U, V>, scalar."""
+    return ops.sum(U * V)
+
+
+def steepest_descent(problem: Problem, samples: Samples, point: Point, last: Step) -> Tensor:
+    """d = -g, the paper's choice (Algorithms 1 and 2, the line A_l <- A_l - eta G_l)."""
+    return -problem.steepest(point.g, point.h)
+
+
+def conjugate_gradient(problem: Problem, samples: Samples, point: Point, last: Step) -> Tensor:
+    """Nonlinear conjugate gradient, Polak-Ribiere with restarts (PR+): d = -h + max(0, beta) d_old, h = P g."""
+    rise = inner(point.g - last.g, point.h)
+    beta = ops.where(last.gh > 0, rise / last.gh, ops.zeros_like(rise))
+    d = -point.h + ops.maximum(beta, 0) * last.d
+    return ops.where(inner(d, point.g) < 0, d, -point.h)
+
+
+def newton_cg(problem: Problem, samples: Samples, point: Point, last: Step) -> Tensor:
+    """The Newton direction H d = -g by preconditioned linear conjugate gradient.
+
+    Truncated where r^T P r has fallen to the fraction min(1/4, g^T P g / |J|) of what it was, or where the
+    curvature is not positive.
+    """
+    start = inner(point.g, point.h)
+    target = ops.minimum(0.25, start / ops.maximum(ops.abs(point.J), 1e-30)) * start
+    weights = samples.weights[:, None]
+    product = problem.hessian(
+        point.U, samples.residual(point.p), lambda dz: weights * covariance_product(point.p, dz)
+    )
+
+    def unsolved(i: Tensor, d: Tensor, r: Tensor, rh: Tensor, v: Tensor) -> Tensor:
+        return ops.logical_and(i < MAX_CG, rh > target)
+
+    def improve(i: Tensor, d: Tensor, r: Tensor, rh: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+        Hv = product(v)
+        curvature = inner(v, Hv)
+        step = ops.where(curvature > 0, rh / curvature, ops.zeros_like(rh))
+        r_new = r - step * Hv
+        h_new = problem.precondition(r_new)
+        rh_new = inner(r_new, h_new)
+        return ops.where(curvature > 0, i + 1, MAX_CG), d + step * v, r_new, rh_new, h_new + rh_new / rh * v
+
+    begin = (ops.zeros((), "int32"), ops.zeros_like(point.g), -point.g, start, -point.h)
+    d = ops.while_loop(unsolved, improve, begin)[1]
+    return ops.where(inner(d, point.g) < 0, d, -point.h)
+
+
+DIRECTIONS: dict[str, Direction] = {
+    "gradient_descent": steepest_descent,
+    "cg": conjugate_gradient,
+    "newton_cg": newton_cg,
+}
+
+
+def minimise(
+    problem: Problem,
+    samples: Samples,
+    U: Tensor,
+    direction: Direction,
+    max_iterations: int | Tensor = 50,
+    tolerance: float | Tensor = 1e-6,
+    patience: int = 1,
+) -> Solution:
+    """Minimises J from U, never raising it (the while loops of Algorithms 1 and 2).
+
+    Stops when an iteration lowers J by no more than `tolerance` |J|, when the gradient vanishes, or after
+    `max_iterations`; while those together have lowered J by less than `SLOW` of it, after `patience` times as many.
+    A step is taken only if the objective it leads to is finite and not above the present one.
+    """
+    z = problem.logits(U)
+    J = cross_entropy(z, samples.targets, samples.weights) + problem.penalty(U)
+    begin = differentiate(problem, samples, U, z, J)
+    nothing, never = ops.zeros_like(U), ops.zeros((), "bool")
+    last = Step(nothing, ops.zeros_like(J), nothing)
+    at_rest = ops.equal(ops.norm(begin.g), 0)
+    state = (ops.zeros((), "int32"), at_rest, never, *begin, *last, ops.zeros_like(J))
+
+    def unfinished(i: Tensor, done: Tensor, stuck: Tensor, U: Tensor, z: Tensor, J: Tensor, *_: Tensor) -> Tensor:
+        slow = SLOW * ops.abs(J) > begin.J - J
+        within = i < max_iterations * ops.where(slow, patience, 1)
+        return ops.logical_and(within, ops.logical_not(done))
+
+    def iterate(i: Tensor, done: Tensor, stuck: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+        point, last, last_eta = Point(*rest[:6]), Step(*rest[6:9]), rest[9]
+        d = direction(problem, samples, point, last)
+        path = problem.path(point.U, d)
+        eta, J_new = line_search(path, samples, point, d)
+        moved = ops.logical_and(eta > 0, J_new <= point.J)
+        dz = path.dz if path.ddz is None else path.dz + eta * path.ddz
+        after = differentiate(problem, samples, point.U + eta * d, point.z + eta * dz, J_new)
+        kept = tuple(ops.where(moved, new, old) for new, old in zip(after, point, strict=True))
+        stalled = point.J - kept[2] <= tolerance * ops.abs(point.J)
+        # Where nothing is found along a direction, the next one owes nothing to it.
+        done = ops.logical_and(stalled, ops.logical_or(moved, stuck))
+        step = Step(point.g, inner(point.g, point.h), d)
+        return i + 1, done, ops.logical_not(moved), *kept, *step, ops.where(moved, eta, last_eta)
+
+    i, _, _, U, z, J, _, g, h, _, _, _, eta = ops.while_loop(unfinished, iterate, state)
+    return Solution(U, z, begin.J, J, eta, ops.norm(g), i, 0.5 * inner(g, h))
+
+
+def differentiate(problem: Problem, samples: Samples, U: Tensor, z: Tensor, J: Tensor) -> Point:
+    """The gradient at U, from the residual w (p - c) (Eqs. "cost gradient: bsr")."""
+    p = probabilities(z)
+    g = problem.gradient(U, samples.residual(p))
+    return Point(U, z, J, p, g, problem.precondition(g))
+
+
+def line_search(path: Path, samples: Samples, point: Point, d: Tensor) -> tuple[Tensor, Tensor]:
+    """The eta that minimises J(U + eta d), and that J: O(T K) an evaluation."""
+    C, w = samples
+    u0, u1 = margins(point.z, C), margins(path.dz, C)
+    u2 = None if path.ddz is None else margins(path.ddz, C)
+
+    def phi(eta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        R, dR, ddR = path.penalty(eta)
+        if u2 is None:
+            u, du = u0 + eta * u1, u1
+        else:
+            u, du = u0 + eta * (u1 + eta * u2), u1 + 2 * eta * u2
+        p = probabilities(u)
+        return (
+            ops.sum(w * log_partition(u)) + R,
+            ops.sum(w * ops.sum(p * du, axis=1)) + dR,
+            curvature(p, du) + ddR,
+        )
+
+    def curvature(p: Tensor, du: Tensor) -> Tensor:
+        bent = ops.sum(du * covariance_product(p, du), axis=1)
+        return ops.sum(w * (bent if u2 is None else bent + 2 * ops.sum(p * u2, axis=1)))
+
+    here = path.penalty(ops.zeros_like(point.J))
+    return minimise_curve(phi, (point.J, inner(point.g, d), curvature(probabilities(u0), u1) + here[2]))

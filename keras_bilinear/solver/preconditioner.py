@@ -1,0 +1,180 @@
+"""What a descent divides its gradient by, so that the unit and the offset of a pixel play no part.
+
+The Gauss-Newton matrix of class k is the sum over images of c_t f_t f_t^T, c = w p (1 - p), and the penalty's
+alpha Q; f holds what the parameters of the class multiply: pixels, or the columns X b_{l,k} and X^T a_{l,k}. About
+the mean m of the features, with mass = sum_t c_t, it is
+
+    H_k = S + mass m m^T,        S = sum_t c_t (f_t - m) (f_t - m)^T + alpha Q.
+
+Where pixels lie far from zero, say from 1000 to 1001, m m^T outweighs all that tells images apart, and float32
+holds nothing else of H. So S alone is inverted, or only its diagonal. m enters exactly: by the bias, which is free
+to shift all logits, or without one by the formula of Sherman and Morrison.
+
+S is damped by a fraction of the squared range of each feature, in its own unit whatever that is, and scaled to a
+diagonal of ones before it is inverted.
+"""
+
+from typing import NamedTuple
+
+from keras import ops
+
+from keras_bilinear.maths.bilinear import Tensor
+
+DAMPING = 0.3
+"""The damping of S is on average this fraction of its diagonal. It goes by the range of a feature, not by the
+variance: what only a few images have would move their logits the farthest, and the sample may not hold them."""
+FLOOR = 1e-3
+"""By this fraction the diagonal is raised in any case, for the ranks of a class may be parallel."""
+RESOLUTION = 1e-4
+"""Features that vary by less than this fraction of their mean are too coarse in float32 to tell images apart."""
+SATURATED = 1e-8
+"""Added to p (1 - p): there is always some curvature."""
+NOTHING = 1e-36
+"""A diagonal below this is that of parameters which move no logit."""
+
+
+class Preconditioner(NamedTuple):
+    """P, approximately the inverse of H_k for each class, applied to gradients shaped like U (D, K) or (D + 1, K).
+
+    Fields:
+        inverse: S^-1 (K, D, D), or its diagonal (K, D).
+        mean: m (K, D).
+        mass: The sum of c (K, 1).
+        lean: S^-1 m / (1 / mass + m^T S^-1 m), (K, D).
+        along: S^-1 m / (m^T S^-1 m), (K, D).
+    """
+
+    inverse: Tensor
+    mean: Tensor
+    mass: Tensor
+    lean: Tensor
+    along: Tensor
+
+    def apply(self, g: Tensor) -> Tensor:
+        """P_k g_k for each class; a last row is the bias."""
+        D = self.mean.shape[1]
+        weights, bias = ops.transpose(g[:D]), ops.transpose(g[D:])
+        if g.shape[0] == D:
+            return ops.transpose(self.without_bias(weights))
+        u = product(self.inverse, weights - self.mean * bias)
+        return ops.transpose(ops.concatenate([u, bias / self.mass - dot(self.mean, u)], axis=1))
+
+    def without_bias(self, g: Tensor) -> Tensor:
+        """S^-1 (g - m share) with share = lean^T g, for which m^T P g = share / mass; g (K, D).
+
+        The last is forced upon it: m is so long that rounding errors of u would move the mean logit.
+        """
+        share = dot(self.lean, g)
+        u = product(self.inverse, g - self.mean * share)
+        return u - self.along * (dot(self.mean, u) - share / self.mass)
+
+
+class Curvature(NamedTuple):
+    """S in parts that float32 holds, for images of any unit: S = unit / (scale scale^T).
+
+    Fields:
+        unit: (K, D, D), with a diagonal near one; symmetric positive definite.
+        scale: (K, D); 0 for parameters that move nothing.
+        mean: m (K, D).
+        mass: (K, 1).
+    """
+
+    unit: Tensor
+    scale: Tensor
+    mean: Tensor
+    mass: Tensor
+
+    def inverted(self) -> Preconditioner:
+        """The preconditioner with the whole of S."""
+        inverse = self.scale[:, :, None] * ops.inv(self.unit) * self.scale[:, None, :]
+        return about_the_mean(inverse, self.mean, self.mass)
+
+
+def curvature(F: Tensor, c: Tensor, penalty: Tensor) -> Curvature:
+    """S of each class. F (K, S, D), c (K, S), alpha Q (K, D, D)."""
+    mass, mean = moments(F, c)
+    varying = F - mean[:, None, :]
+    S = ops.matmul(ops.transpose(varying, (0, 2, 1)), c[:, :, None] * varying)
+    variance = ops.diagonal(S, axis1=1, axis2=2)
+    damped = variance + damping(variance, ranges(F), mean, mass) + ops.diagonal(penalty, axis1=1, axis2=2)
+    scale = ops.where(damped > NOTHING, ops.rsqrt(ops.maximum(damped, NOTHING)), 0.0)
+    one = ops.eye(F.shape[2], dtype=F.dtype)
+    # The diagonal is one where anything moves, whatever is added to it.
+    unit = scale[:, :, None] * (S + penalty) * scale[:, None, :] * (1 - one) + (1 + FLOOR) * one
+    return Curvature(unit, scale, mean, mass)
+
+
+def diagonal(F: Tensor, c: Tensor, penalty: Tensor) -> Preconditioner:
+    """With the diagonal of S. F (K, S, D), or (S, D) for all classes; c (K, S); alpha Q (K, D)."""
+    if len(F.shape) == 3:
+        mass, mean = moments(F, c)
+        variance = ops.einsum("ks,ksd->kd", c, ops.square(F - mean[:, None, :]))
+    else:
+        # About the plain mean first: squares of large numbers have no digits left for what varies.
+        middle = ops.mean(F, axis=0)
+        varying = F - middle
+        mass, shift = moments(varying, c)
+        mean = middle + shift
+        variance = ops.maximum(ops.matmul(c, ops.square(varying)) - mass * ops.square(shift), 0)
+    damped = (1 + FLOOR) * (variance + damping(variance, ranges(F), mean, mass) + penalty)
+    inverse = ops.where(damped > NOTHING, 1 / ops.maximum(damped, NOTHING), 0.0)
+    return about_the_mean(inverse, mean, mass)
+
+
+def about_the_mean(inverse: Tensor, mean: Tensor, mass: Tensor) -> Preconditioner:
+    """The preconditioner for S^-1, or its diagonal, and m."""
+    turned = product(inverse, mean)
+    length = dot(mean, turned)
+    return Preconditioner(inverse, mean, mass, turned / (1 / mass + length), turned / ops.maximum(length, NOTHING))
+
+
+def dot(v: Tensor, u: Tensor) -> Tensor:
+    """v_k . u_k for each class, (K, 1)."""
+    return ops.sum(v * u, axis=1, keepdims=True)
+
+
+def product(S: Tensor, v: Tensor) -> Tensor:
+    """S_k v_k for each class. S (K, D, D), or its diagonal (K, D); v (K, D)."""
+    return S * v if len(S.shape) == 2 else ops.matmul(S, v[:, :, None])[:, :, 0]
+
+
+def moments(F: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    """The mass (K, 1) and the mean feature (K, D) of each class."""
+    mass = ops.maximum(ops.sum(c, axis=1, keepdims=True), NOTHING)  # all weights may be zero
+    total = ops.matmul(c, F) if len(F.shape) == 2 else ops.matmul(c[:, None, :], F)[:, 0]
+    return mass, total / mass
+
+
+def ranges(F: Tensor) -> Tensor:
+    """How far apart the values of each feature lie: (K, D), or (D,) where all classes share them."""
+    return ops.max(F, axis=-2) - ops.min(F, axis=-2)
+
+
+def damping(variance: Tensor, span: Tensor, mean: Tensor, mass: Tensor) -> Tensor:
+    """What is added to the diagonal of S, (K, D)."""
+    square = ops.broadcast_to(ops.square(span), variance.shape)
+    varies = square > 0
+    # A pixel that never changes has its own value for a unit.
+    square = ops.where(varies, square, ops.square(mean))
+    share = ops.where(varies, variance / ops.where(varies, square, 1.0), 0.0)
+    count = ops.maximum(ops.sum(ops.cast(varies, share.dtype), axis=1, keepdims=True), 1)
+    typical = ops.sum(share, axis=1, keepdims=True) / count
+    return DAMPING * typical * square + mass * ops.square(RESOLUTION * mean)
+
+
+def stride(T: Tensor) -> Tensor:
+    """Every how many of T images one is taken for the curvature: a fourth of them, or some 2,048 of very many."""
+    return ops.maximum(ops.maximum(1, ops.minimum(4, T // 1024)), T // 2048)
+
+
+def sample(*arrays: Tensor) -> tuple[Tensor, ...]:
+    """Evenly spaced images of arrays (T, ...), as the curvature takes them."""
+    chosen = slice(None, None, stride(ops.shape(arrays[0])[0]))
+    # A slice with a computed stride forgets the static shape.
+    return tuple(ops.reshape(array[chosen], (-1, *array.shape[1:])) for array in arrays)
+
+
+def curvature_weights(p: Tensor, w: Tensor, total: Tensor) -> Tensor:
+    """c_k = w p (1 - p) of a sample, (K, S), with w (S,) scaled to the `total` weight of all images."""
+    w = w * total / ops.maximum(ops.sum(w), 1e-30)
+    return ops.transpose(w[:, None] * (p * (1 - p) + SATURATED))

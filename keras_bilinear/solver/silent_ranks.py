@@ -1,0 +1,153 @@
+"""How a rank comes to life: the steepest direction that one more bilinear form can take.
+
+With a_{l,k} = 0 the gradient for b_{l,k} vanishes: such a rank can only be started from outside. V falls fastest,
+to first order, along W_k + eta u v^T with (u, v) the top singular pair of -G_k, G_k = dV/dW_k.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from keras import ops
+
+from keras_bilinear.maths import bilinear as bm
+from keras_bilinear.maths.bilinear import Tensor
+from keras_bilinear.maths.penalties import Penalty
+from keras_bilinear.solver.blocks import Factors
+from keras_bilinear.solver.descent import Path, Point, Samples, inner, line_search
+from keras_bilinear.solver.joint import mean_image
+
+
+class Start(NamedTuple):
+    """What is known where the ranks are silent: z (T, K), p (T, K) and J."""
+
+    z: Tensor
+    p: Tensor
+    J: Tensor
+
+
+class Woken(NamedTuple):
+    """The factors after their silent ranks have been woken, and by how much that lowered J."""
+
+    factors: Factors
+    gain: Tensor
+
+
+NEGLIGIBLE = 2e-2
+"""A rank that moves no logit of a typical image by more than this is silent."""
+TELLING = 1e-2
+"""Ranks start along the pairs where that lowers V by this fraction of it."""
+
+
+def silent_ranks(X: Tensor, factors: Factors) -> Tensor:
+    """Which ranks wait to be started, (L, K): those that move no logit, but not those switched off by a = b = 0.
+
+    They were not started yet (a = 0), a large alpha has shrunk both factors to almost nothing, or they were started
+    beside a rank that moves a far brighter pixel: next to such a saddle the gradient of either is as small as the
+    other.
+    """
+    A, B, _ = factors
+    L, _, K = A.shape
+    # Some images tell.
+    some = ops.reshape(X[:: ops.maximum(1, ops.shape(X)[0] // 256)], (-1, X.shape[1] * X.shape[2]))
+    W = ops.reshape(ops.einsum("lmk,lnk->mnlk", A, B), (some.shape[1], -1))
+    effect = ops.reshape(ops.sqrt(ops.mean(ops.square(ops.matmul(some, W)), axis=0)), (L, K))
+    return ops.logical_and(ops.any(A != 0, axis=1) | ops.any(B != 0, axis=1), effect <= NEGLIGIBLE)
+
+
+def wake_if_silent(X: Tensor, samples: Samples, factors: Factors, alpha: Tensor, penalty: type[Penalty]) -> Woken:
+    """The factors with their silent ranks woken, if there are any: most steps have none, and pay nothing."""
+    (A, B, bias), gain = ops.cond(
+        ops.any(silent_ranks(X, factors)),
+        lambda: wake_silent_ranks(X, samples, factors, alpha, penalty),
+        lambda: Woken(factors, ops.zeros_like(alpha)),
+    )
+    return Woken(Factors(A, B, bias), gain)
+
+
+def wake_silent_ranks(
+    X: Tensor, samples: Samples, factors: Factors, alpha: Tensor, penalty: type[Penalty]
+) -> Woken:
+    """Gives the silent ranks of each class the leading singular pairs of -G_k, as far as an exact line search goes.
+
+    Pairs that would not lower J stay silent: under the sum penalty those whose singular value is below alpha. Keeps
+    the factors as they are if J would rise, and ranks beyond min(M, N). X (T, M, N).
+    """
+    A, B, bias = factors
+    (L, M, K), N = A.shape, B.shape[1]
+    start = at(X, samples, factors, alpha, penalty)
+    residual = samples.residual(start.p)
+    G = ops.matmul(ops.transpose(residual), ops.reshape(X, (-1, M * N)))
+    if bias is not None:
+        # About the mean image: what it adds to the logits is taken from the bias.
+        mean = mean_image(X)
+        G = G - ops.sum(residual, axis=0)[:, None] * mean
+    u, v = bm.truncated_factors(ops.reshape(-G, (K, M, N)), rank=L)
+    silent = silent_ranks(X, factors)
+    turn = ops.maximum(ops.cumsum(ops.cast(silent, "int32"), axis=0) - 1, 0)[:, None, :]
+    u, v = ops.take_along_axis(u, turn, axis=0), ops.take_along_axis(v, turn, axis=0)
+    # Both factors have the root of the singular value for their norm; a pair enters by how much it promises.
+    value = ops.sum(u * u, axis=1, keepdims=True)
+    top = ops.maximum(ops.max(value), 1e-30)
+    promise = ops.maximum(value - alpha * penalty.entry_cost, 0) / ops.maximum(value, 1e-30)
+    woken = ops.logical_and(silent[:, None, :], promise > 0)
+    # By the largest of all, for its square would leave float32 where pixels are tiny or huge.
+    u, v = (ops.where(woken, ops.sqrt(promise / top) * part, ops.zeros_like(part)) for part in (u, v))
+
+    dz = bm.logits(X, u, v)
+    shift = None if bias is None else ops.matmul(mean, bm.kernel(u, v))
+    dz = dz if shift is None else dz - shift
+
+    def grown(eta: Tensor | float) -> Factors:
+        size = ops.sqrt(ops.cast(eta, A.dtype))
+        beta = None if bias is None else bias - ops.cast(eta, A.dtype) * shift
+        return Factors(ops.where(woken, size * u, A), ops.where(woken, size * v, B), beta)
+
+    def tried(eta: Tensor) -> tuple[Factors, Tensor]:
+        factors = grown(eta)
+        return factors, at(X, samples, factors, alpha, penalty).J
+
+    eta, _ = reach(samples, start, dz, lambda eta: alpha * penalty.value(*grown(eta)[:2]))
+    near, J_near = tried(eta)
+    eta, V_far = reach(samples, start, dz, lambda eta: ops.zeros_like(start.J))
+    far, J_far = tried(eta)
+    # From nothing, V alone may say how far: what the penalty takes back later costs less than what is missing.
+    fresh = ops.logical_not(ops.any(A != 0))
+    leaps = ops.logical_and(fresh, J_far <= start.J)
+    falls = ops.logical_or(leaps, J_near <= start.J)
+    # Pairs that say nothing are no start, as those of images far from zero: any b is better.
+    V = bm.cross_entropy(start.z, *samples)
+    falls = ops.logical_and(falls, ops.logical_not(fresh & (V - V_far < TELLING * V)))
+
+    def chosen(near: Tensor, far: Tensor, old: Tensor) -> Tensor:
+        return ops.where(falls, ops.where(leaps, far, near), old)
+
+    parts = zip(near, far, factors, strict=True)
+    grew = Factors(*(None if old is None else chosen(here, there, old) for here, there, old in parts))
+    return Woken(grew, start.J - chosen(J_near, J_far, start.J))
+
+
+def reach(samples: Samples, start: Start, dz: Tensor, penalty: Callable[[float], Tensor]) -> tuple[Tensor, Tensor]:
+    """The eta > 0 that minimises J along W + eta sum_l u v^T, which moves z by eta dz, and J there; it is convex.
+
+    `penalty` maps eta to alpha R there. All three are quadratic in eta, for factors grow with its root.
+    """
+    nothing = ops.zeros_like(start.J)
+    V = bm.cross_entropy(start.z, samples.targets, samples.weights)
+    R0, R1, R2 = penalty(0.0), penalty(1.0), penalty(2.0)
+    bent, slope = R2 - 2 * R1 + R0, (4 * R1 - 3 * R0 - R2) / 2
+
+    def quadratic(eta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return R0 + eta * (slope + eta * bent / 2), slope + eta * bent, bent
+
+    # line_search reads the slope off the gradient and the direction: here both are the scalar eta's.
+    slope_J = inner(samples.residual(start.p), dz) + slope
+    point = Point(nothing, start.z, V + R0, start.p, slope_J, nothing)
+    return line_search(Path(dz, None, quadratic), samples, point, ops.ones_like(slope))
+
+
+def at(X: Tensor, samples: Samples, factors: Factors, alpha: Tensor, penalty: type[Penalty]) -> Start:
+    """z, p and J of the factors."""
+    A, B, bias = factors
+    z = bm.logits(X, A, B, bias)
+    V = bm.cross_entropy(z, samples.targets, samples.weights)
+    return Start(z, bm.probabilities(z), V + alpha * penalty.value(A, B))

@@ -1,0 +1,61 @@
+import keras
+import pytest
+from keras import ops
+
+from keras_bilinear import BlockLineSearch
+from keras_bilinear.parts.optimizers import compiled
+from keras_bilinear.solver.descent import Samples
+
+
+def test_config_round_trip_through_keras():
+    optimizer = BlockLineSearch("newton_cg", "side", max_inner=7, tolerance=1e-3)
+    optimizer.tolerance = 1e-4
+    again = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
+    assert isinstance(again, BlockLineSearch)
+    assert (again.inner, again.blocks, again.max_inner) == ("newton_cg", "side", 7)
+    assert again.tolerance == pytest.approx(1e-4)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"inner": "adam"}, "`inner` to be one of"),
+        ({"blocks": "pixels"}, "`blocks` to be one of"),
+        ({"max_inner": 0}, "`max_inner`"),
+        ({"max_inner": 1.5}, "`max_inner`"),
+        ({"tolerance": -1}, "`tolerance`"),
+        ({"tolerance": float("inf")}, "`tolerance`"),
+    ],
+)
+def test_bad_settings(options, message):
+    with pytest.raises(ValueError, match=message):
+        BlockLineSearch(**options)
+
+
+def test_bad_assignments_change_nothing():
+    optimizer = BlockLineSearch(max_inner=7)
+    with pytest.raises(ValueError, match="`max_inner`"):
+        optimizer.max_inner = 0
+    with pytest.raises(ValueError, match="`tolerance`"):
+        optimizer.tolerance = -1.0
+    assert optimizer.max_inner == 7
+
+
+def test_without_xla_one_graph_serves_any_number_of_images():
+    traced = []
+
+    def total(X, samples, bias, scale):
+        traced.append(X.shape)
+        return scale * ops.sum(ops.sum(X, axis=(1, 2)) * samples.weights)
+
+    solve = compiled(total, False, ("scale", 2.0))
+    for T in (1, 3, 4):
+        samples = Samples(ops.ones((T, 2)), ops.ones((T,)))
+        assert float(solve(ops.ones((T, 5, 6)), samples, None)) == 60 * T
+    assert traced == [(None, 5, 6)]
+
+
+@pytest.mark.parametrize("option", ["learning_rate", "clipnorm", "weight_decay", "use_ema"])
+def test_settings_of_gradient_steps_are_refused(option):
+    with pytest.raises(TypeError, match=f"unexpected keyword argument '{option}'"):
+        BlockLineSearch(**{option: 0.1})

@@ -1,0 +1,174 @@
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import ops
+
+from keras_bilinear.maths import bilinear as bm
+from keras_bilinear.maths import penalties
+from keras_bilinear.solver.blocks import Factors
+from keras_bilinear.solver.descent import DIRECTIONS, Samples, differentiate, minimise
+from keras_bilinear.solver.joint import Joint, curvature_of, join, mean_image, shifted, solve_joint, split
+from keras_bilinear.solver.preconditioner import curvature, stride
+from tests import reference
+from tests.problems import one_hot, planted
+
+PENALTIES = [penalties.Sum, penalties.Product, penalties.Frobenius]
+ALPHA = 0.05
+
+
+class Case:
+    """J of random factors in float64, with its exact gradient and a preconditioner."""
+
+    def __init__(self, penalty, K=3, L=2, bias=False, T=60):
+        problem = planted(T=T, K=K, L=L)
+        rng = np.random.default_rng(1)
+        A, B = (rng.normal(size=factor.shape) for factor in (problem.A, problem.B))
+        self.X, self.penalty, self.s, self.C = problem.X, penalty, rng.random(T) + 0.5, one_hot(problem.y, K)
+        tensor = ops.convert_to_tensor
+        self.factors = Factors(tensor(A), tensor(B), tensor(rng.normal(size=K)) if bias else None)
+        self.samples = Samples(tensor(self.C), bm.normalised_weights(tensor(self.s)))
+        self.curvature = curvature_of(tensor(self.X), self.samples, self.factors, ALPHA, penalty)
+        self.mean = mean_image(tensor(self.X)) if bias else None
+        self.problem = Joint(tensor(self.X), self.mean, self.factors, ALPHA, penalty, self.curvature.inverted())
+        self.U = join(*shifted(self.factors, self.mean, 1))
+
+    def objective(self, U):
+        A, B, bias = shifted(split(ops.convert_to_tensor(U), self.factors), self.mean, -1)
+        name = self.penalty.__name__.lower()
+        bias = None if bias is None else np.asarray(bias)
+        return reference.objective(self.X, self.C, self.s, np.asarray(A), np.asarray(B), ALPHA, name, bias)
+
+    def residual(self, U):
+        p = bm.probabilities(self.problem.logits(U))
+        return self.samples.weights[:, None] * (p - self.samples.targets)
+
+    def gradient(self, U):
+        U = ops.convert_to_tensor(U)
+        return np.asarray(self.problem.gradient(U, self.residual(U)))
+
+
+cases = pytest.mark.parametrize(
+    ("penalty", "K", "bias"),
+    [
+        (penalties.Sum, 3, True),
+        (penalties.Product, 3, False),
+        (penalties.Product, 1, True),
+        (penalties.Frobenius, 2, True),
+    ],
+)
+
+
+@cases
+def test_gradient_agrees_with_finite_differences_of_the_loops(penalty, K, bias):
+    case = Case(penalty, K=K, bias=bias, T=12)
+    expected = reference.finite_difference(case.objective, np.array(case.U))
+    np.testing.assert_allclose(case.gradient(case.U), expected, atol=1e-7)
+
+
+@cases
+def test_hessian_agrees_with_finite_differences_of_the_gradient(penalty, K, bias):
+    case, h = Case(penalty, K=K, bias=bias), 1e-5
+    U = np.asarray(case.U)
+    v = np.random.default_rng(2).normal(size=U.shape)
+    p, w = bm.probabilities(case.problem.logits(case.U)), case.samples.weights[:, None]
+    product = case.problem.hessian(case.U, case.residual(case.U), lambda dz: w * bm.covariance_product(p, dz))
+    expected = (case.gradient(U + h * v) - case.gradient(U - h * v)) / (2 * h)
+    np.testing.assert_allclose(np.asarray(product(ops.convert_to_tensor(v))), expected, rtol=1e-5, atol=1e-7)
+
+
+@cases
+def test_the_path_is_exact_for_steps_of_any_size(penalty, K, bias):
+    case = Case(penalty, K=K, bias=bias)
+    d = ops.convert_to_tensor(np.random.default_rng(3).normal(size=case.U.shape))
+    path, z = case.problem.path(case.U, d), case.problem.logits(case.U)
+    for eta in (0.0, 1e-3, 2.5):
+        there = case.U + eta * d
+        np.testing.assert_allclose(z + eta * path.dz + eta**2 * path.ddz, case.problem.logits(there), atol=1e-9)
+        value, slope, bend = (float(part) for part in path.penalty(ops.convert_to_tensor(eta, "float64")))
+        h, R = 1e-4, lambda e: float(case.problem.penalty(case.U + e * d))
+        assert value == pytest.approx(R(eta))
+        assert slope == pytest.approx((R(eta + h) - R(eta - h)) / (2 * h), rel=1e-5, abs=1e-8)
+        assert bend == pytest.approx((R(eta + h) - 2 * R(eta) + R(eta - h)) / h**2, rel=1e-3, abs=1e-5)
+
+
+@pytest.mark.parametrize("penalty", PENALTIES)
+@pytest.mark.parametrize("K", [1, 3])
+@pytest.mark.parametrize("bias", [False, True])
+def test_curvature_is_that_of_what_the_factors_multiply(penalty, K, bias):
+    """With every image used it is d^2 J / dU_k^2 less what comes from the bend of W and of the penalty."""
+    case = Case(penalty, K=K, bias=bias, T=4)
+    p = np.asarray(bm.probabilities(case.problem.logits(case.U)))
+    A, B, _ = (None if part is None else np.asarray(part) for part in case.factors)
+    X = case.X - case.X.mean(axis=0) if bias else case.X
+    F = np.array(
+        [[np.r_[(x @ B[:, :, k].T).T.ravel(), (x.T @ A[:, :, k].T).T.ravel()] for x in X] for k in range(K)]
+    )
+    c = (np.asarray(case.samples.weights)[:, None] * (p * (1 - p) + 1e-8)).T
+    # Q U is the gradient of the penalty on either side.
+    D = F.shape[2]
+    Q = np.zeros((K, D, D))
+    for k in range(K):
+        for d in range(D):
+            e = np.zeros((D, K))
+            e[d, k] = 1.0
+            eA, eB, _ = split(ops.convert_to_tensor(e), case.factors._replace(bias=None))
+            gA, gB = penalty.gradient(eA, case.factors.B)[0], penalty.gradient(case.factors.A, eB)[1]
+            Q[k, :, d] = np.r_[np.asarray(gA)[:, :, k].ravel(), np.asarray(gB)[:, :, k].ravel()]
+    for given, expected in zip(case.curvature, curvature(F, c, ALPHA * Q), strict=True):
+        np.testing.assert_allclose(given, expected, rtol=1e-6, atol=1e-9)
+
+
+def test_curvature_takes_evenly_spaced_images():
+    assert [int(stride(T)) for T in (1, 1_000, 2_048, 5_120, 60_000)] == [1, 1, 2, 4, 29]
+
+
+@functools.cache
+def graph_of(penalty, inner, iterations):
+    """`solve_joint` as a graph that all cases share: an eager while loop costs seconds."""
+
+    def solver(problem, samples, U):
+        return minimise(problem, samples, U, DIRECTIONS[inner], iterations, tolerance=0.0)
+
+    return tf.function(functools.partial(solve_joint, penalty=penalty, solver=solver))
+
+
+@pytest.mark.parametrize("inner", DIRECTIONS)
+@pytest.mark.parametrize("penalty", PENALTIES)
+def test_descends_to_a_stationary_point(penalty, inner):
+    case = Case(penalty, bias=True)
+    X, alpha = ops.convert_to_tensor(case.X), ops.convert_to_tensor(ALPHA, "float64")
+    factors, last = case.factors, np.inf
+    for _ in range(6):
+        inverse = curvature_of(X, case.samples, factors, alpha, penalty).inverted()
+        factors, solution = graph_of(penalty, inner, 60)(X, case.samples, factors, inverse, alpha)
+        assert float(solution.objective) <= float(solution.initial_objective) <= last + 1e-12
+        last = float(solution.objective)
+    U = join(*shifted(factors, case.mean, 1))
+    assert last == pytest.approx(case.objective(np.asarray(U)), rel=1e-10)
+    assert np.linalg.norm(case.gradient(U)) < 1e-4
+    assert float(solution.grad_norm) == pytest.approx(np.linalg.norm(case.gradient(U)), abs=1e-10)
+
+
+def test_an_unused_rank_stays_unused():
+    """a_l = b_l = 0 is stationary: one compiled size serves every smaller rank."""
+    case = Case(penalties.Product, L=2)
+    silent = np.array([1.0, 0.0])[:, None, None]
+    factors = Factors(case.factors.A * silent, case.factors.B * silent, None)
+    X, alpha = ops.convert_to_tensor(case.X), ops.convert_to_tensor(ALPHA, "float64")
+    inverse = curvature_of(X, case.samples, factors, alpha, penalties.Product).inverted()
+    (A, B, _), _ = graph_of(penalties.Product, "cg", 60)(X, case.samples, factors, inverse, alpha)
+    assert not np.any(A[1])
+    assert not np.any(B[1])
+    one = Factors(factors.A[:1], factors.B[:1], None)
+    inverse = curvature_of(X, case.samples, one, alpha, penalties.Product).inverted()
+    (A1, B1, _), _ = graph_of(penalties.Product, "cg", 60)(X, case.samples, one, inverse, alpha)
+    W, W1 = bm.merged_weights(A, B), bm.merged_weights(A1, B1)
+    np.testing.assert_allclose(W, W1, atol=1e-2 * np.abs(W1).max())
+
+
+def test_differentiate_gives_the_gradient_of_the_problem():
+    case = Case(penalties.Sum)
+    point = differentiate(case.problem, case.samples, case.U, case.problem.logits(case.U), ops.zeros((), "float64"))
+    np.testing.assert_allclose(np.asarray(point.g), case.gradient(case.U))

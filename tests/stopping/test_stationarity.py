@@ -1,0 +1,132 @@
+"""Pixels of any unit, on whole models: the optimum is reached, or the fit says that it has stalled."""
+
+import keras
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+
+import keras_bilinear as kb
+from keras_bilinear.callbacks import BlockConvergence, ConvergenceWarning
+from keras_bilinear.stopping.stationarity import decrease_in_sight
+from tests.problems import planted
+
+RTOL = 1e-4
+MODELS = {
+    "LLR": lambda alpha, bias: kb.LinearLogisticRegression(alpha, use_bias=bias),
+    "BLR": lambda alpha, bias: kb.BilinearLogisticRegression(
+        3, alpha=alpha, penalty="frobenius", use_bias=bias, seed=0
+    ),
+}
+UNITS = {
+    "plain": lambda x: x,
+    "a column in another unit": lambda x: x * np.array([1e5, 1.0, 1.0]),
+    "a column next to nothing": lambda x: x * np.array([1e-5, 1.0, 1.0]),
+    "a row in another unit": lambda x: x * np.array([1.0, 1e4, 1.0])[:, None],
+    "a pixel in another unit": lambda x: x * np.where(np.arange(9).reshape(3, 3) == 4, 1e5, 1.0),
+    "far from zero": lambda x: x + 1e4,
+    "all tiny": lambda x: 1e-6 * x,
+}
+
+
+def images():
+    problem = planted(T=200, M=3, N=3, K=1)
+    return problem.X, problem.y
+
+
+def optimum(x, y, alpha, bias):
+    """J* of the linear model in float64, its pixels in units of their own; full-rank Frobenius has the same."""
+    X, mean, unit = x.reshape(len(x), -1), 0.0, np.abs(x).max(axis=0).ravel()
+    if bias:
+        mean, unit = X.mean(axis=0), X.std(axis=0)
+    X, sign = (X - mean) / unit, 1.0 - 2.0 * y
+
+    def J(v):
+        z, w = X @ v[:-1] + bias * v[-1], v[:-1] / unit
+        slope = sign / (1 + np.exp(-sign * z)) / len(y)
+        gradient = np.append(X.T @ slope + alpha * w / unit, bias * slope.sum())
+        return np.logaddexp(0, sign * z).mean() + 0.5 * alpha * w @ w, gradient
+
+    return minimize(J, np.zeros(10), jac=True, method="BFGS", options={"gtol": 1e-9, "maxiter": 5000}).fun
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("name", MODELS)
+def test_converged_means_the_optimum_in_every_unit(name, unit):
+    x, y = images()
+    x, bias = UNITS[unit](x), unit == "far from zero"
+    model, judge = MODELS[name](1e-2, bias), BlockConvergence(rtol=RTOL)
+    J = model.fit(x, y, epochs=60, verbose=0, callbacks=[judge]).history["objective"][-1]
+    assert judge.converged
+    assert pytest.approx(optimum(x, y, 1e-2, bias), rel=5e-3) == J
+
+
+@pytest.mark.parametrize("blocks", ["joint", "side", "factor"])
+def test_the_unit_plays_no_part_for_single_blocks(blocks):
+    x, y = images()
+    model = MODELS["BLR"](1e-2, False)
+    model.compile(kb.BlockLineSearch(blocks=blocks))
+    x = UNITS["a column in another unit"](x)
+    J = model.fit(x, y, epochs=60, verbose=0).history["objective"][-1]
+    assert pytest.approx(optimum(x, y, 1e-2, False), rel=5e-3) == J
+
+
+def test_softmax_on_digits_with_one_column_in_another_unit(digits):
+    x, y = digits
+    x = x * np.where(np.arange(8) == 3, 1e4, 1.0)
+    plain = kb.LinearSoftmaxRegression(10, 1e-2)
+    J = plain.fit(digits[0], y, epochs=60, verbose=0, callbacks=[BlockConvergence(rtol=RTOL)]).history["objective"][
+        -1
+    ]
+    model, judge = kb.LinearSoftmaxRegression(10, 1e-2), BlockConvergence(rtol=RTOL)
+    scaled = model.fit(x, y, epochs=60, verbose=0, callbacks=[judge]).history["objective"][-1]
+    assert judge.converged
+    assert scaled < J  # its weights may be small, so R is smaller
+
+
+def test_without_a_penalty_tiny_images_are_fitted_as_any():
+    x, y = images()
+    model, tiny = MODELS["LLR"](0.0, False), MODELS["LLR"](0.0, False)
+    J = model.fit(x, y, epochs=30, verbose=0).history["objective"][-1]
+    with pytest.warns(UserWarning, match="largest pixel"):
+        history = tiny.fit(5e-10 * x, y, epochs=30, verbose=0).history
+    assert history["objective"][-1] == pytest.approx(J, rel=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:The largest pixel")
+@pytest.mark.parametrize("name", MODELS)
+def test_what_float32_cannot_tell_apart_has_stalled(name):
+    x, y = images()
+    model, judge = MODELS[name](1e-2, True), BlockConvergence(rtol=RTOL)
+    with pytest.warns(ConvergenceWarning, match="standardise them"):
+        model.fit(x + 1e6, y, epochs=60, verbose=0, callbacks=[judge])
+    assert judge.stalled
+    assert not judge.converged
+    assert "a Newton step would" in judge.reason
+    assert any("standardise them" in warning for warning in model.convergence_report().warnings)
+
+
+class Outlook(keras.callbacks.Callback):
+    """J and the decrease in sight after every sweep."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.seen.append((logs["objective"], decrease_in_sight(self.model)))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_decrease_in_sight_tells_how_far_the_optimum_is(name):
+    x, y = images()
+    model, outlook = MODELS[name](1e-2, False), Outlook()
+    model.compile(kb.BlockLineSearch(max_inner=1))
+    model.fit(x, y, epochs=12, verbose=0, callbacks=[outlook])
+    best, far = optimum(x, y, 1e-2, False), 0
+    for J, decrease in outlook.seen:
+        if J - best > 1e-4 * J:
+            far += 1
+            # Of a bilinear model each side may cover the way alone.
+            assert 0.3 < decrease / (J / best - 1) < 3
+    assert far > 0
+    assert outlook.seen[-1][1] < 1e-4

@@ -1,0 +1,34 @@
+"""The house has one direction: a folder imports only from those before it in the map of CONTRIBUTING."""
+
+import ast
+import pathlib
+
+import pytest
+
+import keras_bilinear
+
+PACKAGE = pathlib.Path(keras_bilinear.__file__).parent
+FOLDERS = ["maths", "solver", "parts", "data", "stopping", "monitoring", "models", "export", "selection", "plots"]
+MODULES = [path.relative_to(PACKAGE) for folder in FOLDERS for path in sorted((PACKAGE / folder).glob("*.py"))]
+
+
+def imported(path):
+    """The modules of the package that a file imports, anywhere in it, as parts of their paths."""
+    nodes = list(ast.walk(ast.parse((PACKAGE / path).read_text("utf-8"))))
+    names = [node.module for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]
+    names += [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    return [name.split(".")[1:] for name in names if name and name.split(".")[0] == PACKAGE.name]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=str)
+def test_a_module_imports_from_no_later_folder(path):
+    for parts in imported(path):
+        assert parts, f"{path} imports the package itself, whose names come last"
+        ground = (PACKAGE / f"{parts[0]}.py").exists() and parts[0] in ("arguments", "atomic_files", "_version")
+        assert ground or FOLDERS.index(parts[0]) <= FOLDERS.index(path.parts[0]), (
+            f"{path} imports {'.'.join(parts)}"
+        )
+
+
+def test_every_folder_has_its_place():
+    assert {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()} == set(FOLDERS)
