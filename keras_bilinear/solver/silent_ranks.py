@@ -10,10 +10,9 @@ from typing import NamedTuple
 from keras import ops
 
 from keras_bilinear.maths import bilinear as bm
-from keras_bilinear.maths.bilinear import Tensor
+from keras_bilinear.maths.bilinear import Factors, Samples, Tensor
 from keras_bilinear.maths.penalties import Penalty
-from keras_bilinear.solver.blocks import Factors
-from keras_bilinear.solver.descent import Path, Point, Samples, inner, line_search
+from keras_bilinear.solver.descent import Path, inner, line_search
 from keras_bilinear.solver.joint import mean_image
 
 
@@ -32,7 +31,7 @@ class Woken(NamedTuple):
     gain: Tensor
 
 
-NEGLIGIBLE = 2e-2
+SILENT_BELOW = 2e-2
 """A rank that moves no logit of a typical image by more than this is silent."""
 TELLING = 1e-2
 """Ranks start along the pairs where that lowers V by this fraction of it."""
@@ -51,7 +50,7 @@ def silent_ranks(X: Tensor, factors: Factors) -> Tensor:
     some = ops.reshape(X[:: ops.maximum(1, ops.shape(X)[0] // 256)], (-1, X.shape[1] * X.shape[2]))
     W = ops.reshape(ops.einsum("lmk,lnk->mnlk", A, B), (some.shape[1], -1))
     effect = ops.reshape(ops.sqrt(ops.mean(ops.square(ops.matmul(some, W)), axis=0)), (L, K))
-    return ops.logical_and(ops.any(A != 0, axis=1) | ops.any(B != 0, axis=1), effect <= NEGLIGIBLE)
+    return ops.logical_and(ops.any(A != 0, axis=1) | ops.any(B != 0, axis=1), effect <= SILENT_BELOW)
 
 
 def wake_if_silent(X: Tensor, samples: Samples, factors: Factors, alpha: Tensor, penalty: type[Penalty]) -> Woken:
@@ -131,7 +130,6 @@ def reach(samples: Samples, start: Start, dz: Tensor, penalty: Callable[[float],
 
     `penalty` maps eta to alpha R there. All three are quadratic in eta, for factors grow with its root.
     """
-    nothing = ops.zeros_like(start.J)
     V = bm.cross_entropy(start.z, samples.targets, samples.weights)
     R0, R1, R2 = penalty(0.0), penalty(1.0), penalty(2.0)
     bent, slope = R2 - 2 * R1 + R0, (4 * R1 - 3 * R0 - R2) / 2
@@ -139,10 +137,8 @@ def reach(samples: Samples, start: Start, dz: Tensor, penalty: Callable[[float],
     def quadratic(eta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return R0 + eta * (slope + eta * bent / 2), slope + eta * bent, bent
 
-    # line_search reads the slope off the gradient and the direction: here both are the scalar eta's.
     slope_J = inner(samples.residual(start.p), dz) + slope
-    point = Point(nothing, start.z, V + R0, start.p, slope_J, nothing)
-    return line_search(Path(dz, None, quadratic), samples, point, ops.ones_like(slope))
+    return line_search(Path(dz, None, quadratic), samples, start.z, V + R0, slope_J)
 
 
 def at(X: Tensor, samples: Samples, factors: Factors, alpha: Tensor, penalty: type[Penalty]) -> Start:

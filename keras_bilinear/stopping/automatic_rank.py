@@ -12,7 +12,7 @@ from keras_bilinear.stopping.convergence import ConvergenceWarning
 
 STEADY = 2e-3
 """A sweep that lowers J by less than this fraction leaves the present ranks close to their optimum."""
-NEGLIGIBLE = 1e-4
+GIVEN_UP_BELOW = 1e-4
 """Ranks below this fraction of the strongest of their class are given up."""
 WORTH_A_RANK = 1e-3
 """By how much the ratio of a certificate must exceed 1 for a class to get one more rank."""
@@ -57,7 +57,8 @@ class AutomaticRank(keras.callbacks.Callback):
 
     def check_fit(self, model: Any, options: dict[str, Any]) -> None:
         """Raises a ValueError where this callback cannot work, before the fit has changed anything."""
-        if getattr(model, "penalty_name", None) != "sum" or not model._trains_exactly or not model.alpha > 0:
+        penalty = getattr(getattr(model, "head", None), "factor_penalty", None)
+        if penalty is None or not (penalty.has_optimal_rank and model._trains_exactly and model.alpha > 0):
             raise ValueError(
                 'Expected a bilinear regression model with penalty="sum" and alpha > 0, compiled with '
                 "BlockLineSearch: only there has J an optimal rank. Received: "
@@ -83,7 +84,7 @@ class AutomaticRank(keras.callbacks.Callback):
             self.converged = self.model.stop_training = True
             self.reason = f"certified: J is at most {self.certificate.gap:.1e} above the optimum, gap={self.gap:g}"
             return
-        assert self.certificate.ratios is not None  # there are ratios for the sum penalty
+        assert self.certificate.ratios is not None  # there are, where there is an optimal rank
         grow(self.model, self.certificate.ratios > 1 + WORTH_A_RANK)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
@@ -103,9 +104,9 @@ def grow(model: Any, more: np.ndarray) -> None:
     A, B = model.factors()
     strength = np.linalg.norm(A, axis=1) * np.linalg.norm(B, axis=1)
     for k in range(model.units):
-        free = np.flatnonzero(strength[:, k] <= NEGLIGIBLE * strength[:, k].max())
+        free = np.flatnonzero(strength[:, k] <= GIVEN_UP_BELOW * strength[:, k].max())
         A[free, :, k] = B[free, :, k] = 0.0
         if more[k] and len(free):
-            # Any b but zero: the solver starts the rank along the gradient (see `growth`).
+            # Any b but zero: the solver starts the rank along the gradient (see `silent_ranks`).
             B[free[0], :, k] = 1.0 / np.sqrt(B.shape[1])
     model.head.assign_factors(A, B)

@@ -49,4 +49,4 @@ def of_factors(model: Any, X: Tensor, samples: Samples, solver: BlockLineSearch,
     alpha, penalty = ops.cast(ops.copy(head.alpha), X.dtype), type(head.factor_penalty)
     for active in range(len(block_names(solver.blocks, model.rank))):
         block = ops.convert_to_tensor(active, "int32")
-        yield solver.solve_factors(X, samples, factors, block, penalty, alpha, jit, max_inner=0)[1]
+        yield solver.solve_factors(X, samples, factors, block, alpha, penalty, jit, max_inner=0)[1]

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import keras_bilinear as kb
-from keras_bilinear.maths.bilinear import truncated_factors
-from keras_bilinear.solver.descent import Samples
-from keras_bilinear.stopping.certificate import best_bias_change, certificate
+from keras_bilinear.maths.bilinear import Samples, truncated_factors
+from keras_bilinear.maths.duality import best_bias_change
+from keras_bilinear.stopping.certificate import certificate
 from tests import reference
 from tests.problems import one_hot, planted
 
@@ -213,7 +213,7 @@ def test_the_bound_holds_for_a_bias_far_from_its_optimum(units, offset):
 
 
 def test_a_bias_that_cannot_be_settled_leaves_the_entropy_of_the_labels(digits600, monkeypatch):
-    import keras_bilinear.stopping.certificate as module
+    import keras_bilinear.maths.duality as module
 
     x, y = digits600
     model = kb.BilinearSoftmaxRegression(10, 2, alpha=1e-3, use_bias=True, seed=0)
