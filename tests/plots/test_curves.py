@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import keras_bilinear as kb
+from keras_bilinear.maths.bilinear import Factors
 from keras_bilinear.plots.curves import plot_convergence, plot_path
 from keras_bilinear.selection.path import PathPoint, RegularizationPath
 from tests.pictures import fits_the_page, is_picture
@@ -182,10 +183,11 @@ def test_a_history_without_objective_is_refused(history):
 
 def path_of(*rows):
     """A path with (rank, alpha, accuracy) as its points, two numbers a rank and a standard error of 0.01."""
-    points = [
-        PathPoint(rank, alpha, 1.0, 1.0, accuracy, 0.01, 2 * rank, 100, None) for rank, alpha, accuracy in rows
-    ]
-    return RegularizationPath(kb.BilinearSoftmaxRegression(3, 2), points)
+    points = []
+    for rank, alpha, accuracy in rows:
+        factors = Factors(np.zeros((rank, 1, 1)), np.zeros((rank, 1, 1)), None)
+        points.append(PathPoint(rank, alpha, 1.0, 1.0, accuracy, 0.01, factors, None))
+    return RegularizationPath(points)
 
 
 def test_path_shows_every_fit_and_rings_the_best_and_the_choice(tmp_path):
