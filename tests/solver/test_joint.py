@@ -131,7 +131,7 @@ def graph_of(penalty, inner):
     return tf.function(functools.partial(solve_joint, budget=budget, penalty=penalty, direction=DIRECTIONS[inner]))
 
 
-@pytest.mark.parametrize(("inner", "penalty"), zip(DIRECTIONS, PENALTIES, strict=True))
+@pytest.mark.parametrize(("inner", "penalty"), list(zip(DIRECTIONS, PENALTIES, strict=True)))
 def test_descends_to_a_stationary_point(penalty, inner):
     case = Case(penalty, bias=True)
     X, alpha = ops.convert_to_tensor(case.X), ops.convert_to_tensor(ALPHA, "float64")
