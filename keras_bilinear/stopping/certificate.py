@@ -33,7 +33,6 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_bilinear.data.arrays import is_array
 from keras_bilinear.maths import bilinear as bm
 from keras_bilinear.parts.losses import targets
 from keras_bilinear.solver.descent import Samples
@@ -172,16 +171,9 @@ def certificate_of_fit(model: Any) -> Certificate:
 
 def data_of_fit(model: Any) -> tuple[Any, Any, Any]:
     """The images, labels and weights that `fit` runs on, or a ValueError if they are not at hand."""
-    data = getattr(model, "_training_data", None)
-    if data is None:
+    if model._training_data is None:
         raise ValueError(WITHOUT_ARRAYS)
-    return data
-
-
-def expect_arrays(model: Any, options: dict[str, Any]) -> None:
-    """Raises a ValueError unless a fit with these options will have its data at hand for `certificate_of_fit`."""
-    if not hasattr(model, "_training_data") or not is_array(options.get("x")):
-        raise ValueError(WITHOUT_ARRAYS)
+    return model._training_data
 
 
 def effective_ranks(singular_values: np.ndarray) -> np.ndarray:
