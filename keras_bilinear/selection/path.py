@@ -25,7 +25,7 @@ from keras_bilinear.export.files import tflite_content
 from keras_bilinear.export.inference_graph import inference_graph
 from keras_bilinear.maths import bilinear as bm
 from keras_bilinear.maths.bilinear import Factors
-from keras_bilinear.models.four_models import BilinearRegression
+from keras_bilinear.models.bilinear import BilinearRegression
 from keras_bilinear.selection.grid import Fit, Grid
 from keras_bilinear.stopping.convergence import ADVICE_IF_STALLED, ConvergenceWarning
 

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from keras import ops
 
-from keras_bilinear.data.arrays import is_array
 from keras_bilinear.maths.bilinear import Samples
 from keras_bilinear.maths.duality import DualPoint, PenaltyBound, best_bias_change, likelihood, lower_bound
 from keras_bilinear.parts.layers import BilinearDense
@@ -173,16 +172,9 @@ def certificate_of_fit(model: Certifiable) -> Certificate:
 
 def data_of_fit(model: object) -> tuple[Any, Any, Any]:
     """The images, labels and weights that `fit` runs on, or a ValueError if they are not at hand."""
-    data = getattr(model, "_training_data", None)
-    if data is None:
+    if model._training_data is None:
         raise ValueError(WITHOUT_ARRAYS)
-    return data
-
-
-def expect_arrays(model: object, options: dict[str, Any]) -> None:
-    """Raises a ValueError unless a fit with these options will have its data at hand for `certificate_of_fit`."""
-    if not hasattr(model, "_training_data") or not is_array(options.get("x")):
-        raise ValueError(WITHOUT_ARRAYS)
+    return model._training_data
 
 
 def effective_ranks(singular_values: np.ndarray) -> np.ndarray:
