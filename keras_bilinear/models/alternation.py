@@ -12,22 +12,19 @@ import tensorflow as tf
 from keras import ops
 
 from keras_bilinear.arguments import positive_integer
+from keras_bilinear.data.arrays import Batch
 from keras_bilinear.data.options import checked_options
 from keras_bilinear.maths import bilinear as bm
 from keras_bilinear.maths.bilinear import Tensor
 from keras_bilinear.models.block_updates import BlockUpdates, expect_block_updates, keep_apart
 from keras_bilinear.monitoring.checkpoint import checkpoint_among
 from keras_bilinear.monitoring.fit_record import FitRecord
+from keras_bilinear.monitoring.fit_recorder import FitRecorder
 from keras_bilinear.monitoring.model_in_words import summary_lines
-from keras_bilinear.monitoring.progress import (
-    NAMES_OF_J,
-    Progress,
-    name_held_out_objective,
-    tell,
-    tell_that_less_is_better,
-)
+from keras_bilinear.monitoring.progress import Progress, tell, tell_that_less_is_better
 from keras_bilinear.monitoring.report import ConvergenceReport, report_of
 from keras_bilinear.parts.layers import SMALL_FILES, bilinear_layers, named_layers
+from keras_bilinear.parts.log_names import logs_of_step
 from keras_bilinear.parts.optimizers import BlockLineSearch, inner_optimizer
 from keras_bilinear.parts.schedule import BlockSchedule
 from keras_bilinear.solver.blocks import block_names
@@ -50,6 +47,8 @@ class AlternatingTraining(Host):
     schedule: BlockSchedule
     steps_per_execution: int
     _last_fit: FitRecord | None = None
+    _training_data: Batch | None = None  # while `fit` runs on arrays, for callbacks that look at J as a whole
+    _rank_is_automatic = False
     _optimized: frozenset[int] | None = None  # the variables the optimizer was built for, by their ids
 
     def _start_schedule(self, num_blocks: int) -> None:
@@ -108,7 +107,6 @@ class AlternatingTraining(Host):
         self._check_objective(optimizer, loss)
         before = inner_optimizer(getattr(self, "optimizer", None))
         super().compile(optimizer=optimizer, loss=loss, **kwargs)
-        self.has_loss_weights = kwargs.get("loss_weights") is not None
         if inner_optimizer(self.optimizer) is not before:
             self.schedule.forget_steps()
         self._optimized = None
@@ -174,8 +172,9 @@ class AlternatingTraining(Host):
         `verbose=2` one line, both by `keras_bilinear.monitoring.progress.Progress`.
 
         Logs and history hold J as "objective" and as "J", alpha R as "penalty", "step_size", "active_block",
-        "grad_norm" and the metrics; J of held-out images as "val_loss", "val_objective" and "val_J". Callbacks that
-        monitor J by any of these names minimise it unless told otherwise.
+        "grad_norm" and the metrics; J of held-out images as "val_loss", "val_objective" and "val_J". Those of an
+        epoch hold "improvement", how much it lowered J, relative to J; NaN where the J before it is not known.
+        Callbacks that monitor J by any of these names minimise it unless told otherwise.
 
         Raises:
             ValueError: for unfit data, mini-batches in the exact regime, frozen blocks and several replicas.
@@ -204,13 +203,12 @@ class AlternatingTraining(Host):
         if checkpoint is not None:
             # After all: it saves what they do as an epoch ends, and knows whether one has stopped the fit.
             callbacks = [*(callback for callback in callbacks if callback is not checkpoint), checkpoint]
-        record = FitRecord(self, {**options, "callbacks": callbacks})
-        with record, checkpoint or contextlib.nullcontext():
+        recorder = FitRecorder(self, callbacks)
+        with recorder, checkpoint or contextlib.nullcontext():
             if checkpoint is not None:
                 checkpoint.check(self, options)
             # First: what the others do as they begin and end an epoch, or the fit, comes after it is noted.
-            first = [record, keras.callbacks.LambdaCallback(on_epoch_end=name_held_out_objective)]
-            return super().fit(**{**options, "callbacks": [*first, *callbacks]})
+            return super().fit(**{**options, "callbacks": [recorder, *callbacks]})
 
     def train_on_batch(
         self,
@@ -238,11 +236,10 @@ class AlternatingTraining(Host):
             >>> model.fit(x, y, epochs=30)
             >>> print(model.convergence_report())
         """
-        if self._last_fit is None or not self._last_fit.is_complete:
-            state = "one without a fit" if self._last_fit is None else "one whose fit still runs"
+        if self._last_fit is None:
             raise ValueError(
                 "Expected a model on which `fit` has been called, and has ended, since it was made or loaded: a "
-                f"report is about that fit, and is not saved. Received: {state}"
+                "report is about that fit, and is not saved. Received: one without a fit, or whose fit still runs"
             )
         return report_of(self._last_fit, self)
 
@@ -326,15 +323,7 @@ class AlternatingTraining(Host):
         logs = self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
         # The mean over the running epoch, like every metric in the bar; Keras names the tracker "loss".
         mean_loss = self.schedule.observe(loss, ops.shape(keras.tree.flatten(y_pred)[0])[0])
-        return {
-            **logs,
-            "loss": mean_loss,
-            **dict.fromkeys(NAMES_OF_J, mean_loss),
-            "penalty": self.penalty(),
-            "step_size": rate,
-            "active_block": active,
-            "grad_norm": norm,
-        }
+        return logs | logs_of_step(mean_loss, self.penalty(), rate, active, norm)
 
     def _build_optimizer(self) -> None:
         """Gives the optimizer all variables at once: built by the first block, it would know no other."""

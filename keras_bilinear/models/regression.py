@@ -25,8 +25,8 @@ from keras_bilinear.data.options import Forms, checked_numbers, checked_options
 from keras_bilinear.maths import bilinear as bm
 from keras_bilinear.maths.bilinear import Tensor
 from keras_bilinear.models.alternation import AlternatingTraining
-from keras_bilinear.monitoring.progress import NAMES_OF_J
 from keras_bilinear.parts.layers import as_matrices, expect_floating, matrix_shape, refuse_quantized, shape_of
+from keras_bilinear.parts.log_names import INNER_ITERATIONS, logs_of_step
 from keras_bilinear.parts.losses import (
     Accuracy,
     CrossEntropy,
@@ -62,8 +62,6 @@ class ImageRegression(AlternatingTraining, keras.Model):
         self._jit_solver = False
         self._jit_choice: bool | str = "auto"
         self._full_batch: bytes | None = None
-        # While `fit` runs on arrays: images, labels and weights, for callbacks that look at J as a whole.
-        self._training_data: Batch | None = None
         self._compiled_parts_built = False
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
@@ -166,7 +164,7 @@ class ImageRegression(AlternatingTraining, keras.Model):
         try:
             return super()._fit(options)
         finally:
-            self._training_data, self.schedule.ranks_are_growing = None, False
+            self._training_data = None
 
     def _compile_if_needed(self) -> None:
         if not self.compiled:
@@ -407,16 +405,8 @@ class ImageRegression(AlternatingTraining, keras.Model):
         # Metrics of the present model, not a mean over the blocks of the sweep.
         self.reset_metrics()
         logs = self.compute_metrics(x, y, bm.probabilities(z), sample_weight=weight)
-        return {
-            **logs,
-            "loss": solution.objective,
-            **dict.fromkeys(NAMES_OF_J, solution.objective),
-            "penalty": self.penalty(),
-            "step_size": solution.step_size,
-            "active_block": active,
-            "grad_norm": solution.grad_norm,
-            "inner_iterations": solution.iterations,
-        }
+        step = logs_of_step(solution.objective, self.penalty(), solution.step_size, active, solution.grad_norm)
+        return {**logs, **step, INNER_ITERATIONS: solution.iterations}
 
     def _solve_active_block(self, X: Tensor, samples: Samples, active: Tensor) -> Solution:
         """Solves block `active` and assigns its parameters."""

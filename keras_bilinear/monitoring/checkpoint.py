@@ -20,6 +20,7 @@ from keras_bilinear.monitoring.checkpoint_file import (
 from keras_bilinear.monitoring.progress import tell
 from keras_bilinear.monitoring.same_fit import OF_THE_FIT, arrays_among, digest_of, expect_settings, settings_of
 from keras_bilinear.parts.layers import bilinear_layers
+from keras_bilinear.parts.model_protocol import BlockModel, is_linear
 
 LEFT: weakref.WeakKeyDictionary[keras.Model, tuple[str, str]] = weakref.WeakKeyDictionary()
 """The settings that the last fit of a model began with, and those it left, if its file is there to go on from."""
@@ -72,7 +73,7 @@ class Checkpoint(keras.callbacks.Callback):
         self._options: dict[str, Any] = {}
         self._epochs = self._done = 0
 
-    def begin(self, model: Any, options: dict[str, Any]) -> dict[str, Any]:
+    def begin(self, model: BlockModel, options: dict[str, Any]) -> dict[str, Any]:
         """Called by `fit` before all else: its options, to go on where the file ends; changes nothing."""
         self._epochs = count("epochs", options.get("epochs", 1))
         self._done = count("initial_epoch", options.get("initial_epoch", 0))
@@ -103,11 +104,11 @@ class Checkpoint(keras.callbacks.Callback):
         facts = {} if self._found is None else self._found.facts
         return facts.get("finished", False) and self._epochs <= facts["epochs"]
 
-    def check(self, model: Any, options: dict[str, Any]) -> None:
+    def check(self, model: BlockModel, options: dict[str, Any]) -> None:
         """Called by `fit` once the data are known: refuses what `begin` could not see; weights are as they were."""
         if not self._data:
             images = getattr(options.get("x"), "element_spec", None)
-            self._data = digest_of(arrays_among(getattr(model, "_training_data", None) or [])) or str(images)
+            self._data = digest_of(arrays_among(model._training_data or [])) or str(images)
             self._expect_data()
         if not model.built:
             model.build(shape_of_images(options.get("x")))
@@ -192,9 +193,9 @@ def checkpoint_among(callbacks: list[Any]) -> Checkpoint | None:
     return found[0] if found and isinstance(found[0], Checkpoint) else None
 
 
-def state_of(model: Any) -> list[keras.Variable]:
+def state_of(model: BlockModel) -> list[keras.Variable]:
     """Every variable that a fit changes: weights, schedule, random states, optimizer; alpha, which may change."""
-    ridge = [model.ridge.alpha] if hasattr(model, "ridge") else []
+    ridge = [model.ridge.alpha] if is_linear(model) else []
     # Keras 3.8 does not count the schedule among the variables of a functional model.
     variables = [*model.variables, *model.schedule.variables, *model.optimizer.variables, *ridge]
     return list({id(variable): variable for variable in variables}.values())

@@ -36,6 +36,7 @@ from keras import ops
 from keras_bilinear.data.arrays import is_array
 from keras_bilinear.maths import bilinear as bm
 from keras_bilinear.parts.losses import targets
+from keras_bilinear.parts.model_protocol import BlockModel, RegressionModel
 from keras_bilinear.solver.descent import Samples
 
 NEGLIGIBLE = 1e-2
@@ -97,7 +98,7 @@ class Certificate:
         )
 
 
-def certificate(model: Any, x: Any, y: Any, sample_weight: Any = None) -> Certificate:
+def certificate(model: RegressionModel, x: Any, y: Any, sample_weight: Any = None) -> Certificate:
     """The certificate of a bilinear or linear model on its training images; `model.certificate` calls this.
 
     Costs a product with the images for the logits and one for the gradient, in float64, and K thin SVDs of M x N
@@ -115,7 +116,7 @@ def certificate(model: Any, x: Any, y: Any, sample_weight: Any = None) -> Certif
     return certified(model, *model._checked(x, y, sample_weight))
 
 
-def certified(model: Any, X: Any, y: Any, weight: Any) -> Certificate:
+def certified(model: RegressionModel, X: Any, y: Any, weight: Any) -> Certificate:
     """The certificate on data that has been checked already: X (T, M, N), labels of any form, weights (T,)."""
     X, w = ops.convert_to_numpy(X), ops.convert_to_numpy(weight).astype("float64")
     C = ops.convert_to_numpy(targets(ops.convert_to_tensor(y), model.units, "float64"))
@@ -137,7 +138,7 @@ def certified(model: Any, X: Any, y: Any, weight: Any) -> Certificate:
     return Certificate(J, dual * (1 - ROUNDING), ratios, sigma, ranks, freedom, note)
 
 
-def weights_and_penalty(model: Any) -> tuple[np.ndarray, float]:
+def weights_and_penalty(model: RegressionModel) -> tuple[np.ndarray, float]:
     """W (K, M, N) and alpha R, both in float64."""
     if not hasattr(model, "factors"):
         W = model.weight_matrices().astype("float64")
@@ -165,22 +166,21 @@ def gradient(X: np.ndarray, samples: Samples, p: np.ndarray) -> np.ndarray:
     return np.sum([residual[rows].T @ images for rows, images in tiles(X)], axis=0).reshape(-1, *X.shape[1:])
 
 
-def certificate_of_fit(model: Any) -> Certificate:
+def certificate_of_fit(model: RegressionModel) -> Certificate:
     """The certificate on the data that `fit` runs on, or a ValueError if that is not at hand."""
     return certified(model, *data_of_fit(model))
 
 
-def data_of_fit(model: Any) -> tuple[Any, Any, Any]:
+def data_of_fit(model: RegressionModel) -> tuple[Any, Any, Any]:
     """The images, labels and weights that `fit` runs on, or a ValueError if they are not at hand."""
-    data = getattr(model, "_training_data", None)
-    if data is None:
+    if model._training_data is None:
         raise ValueError(WITHOUT_ARRAYS)
-    return data
+    return model._training_data
 
 
-def expect_arrays(model: Any, options: dict[str, Any]) -> None:
+def expect_arrays(model: BlockModel, options: dict[str, Any]) -> None:
     """Raises a ValueError unless a fit with these options will have its data at hand for `certificate_of_fit`."""
-    if not hasattr(model, "_training_data") or not is_array(options.get("x")):
+    if not hasattr(model, "weight_matrices") or not is_array(options.get("x")):
         raise ValueError(WITHOUT_ARRAYS)
 
 

@@ -89,6 +89,7 @@ def test_curves_over_the_epochs_are_those_of_the_history(watched):
     steps, magnitude = drawn["objective/log10_improvement"]
     assert steps == list(range(1 if model.is_exact else 2, 7))
     np.testing.assert_allclose(10 ** np.array(magnitude[-5:]), (J[:-1] - J[1:]) / J[1:], rtol=0.01, atol=1e-6)
+    np.testing.assert_allclose(10 ** np.array(magnitude), watched.history["improvement"][-len(steps) :], rtol=1e-5)
     assert ("blocks/active" in drawn) == (not model.is_exact)
 
 
@@ -362,8 +363,6 @@ def test_a_resumed_run_has_the_curves_of_one_that_was_never_interrupted(regime, 
         ]
         return pair if ours_first else pair[::-1]
 
-    for name in ("straight", "broken"):  # other fits have been there before
-        fit(make(regime), BilinearTensorBoard(tmp_path / name, update_freq=1), epochs=2)
     fit(make(regime), *callbacks("straight"), epochs=7)
     with pytest.raises(KeyboardInterrupt):
         fit(make(regime), *callbacks("broken"), Break(epoch=3, step=2), epochs=7)
@@ -372,36 +371,24 @@ def test_a_resumed_run_has_the_curves_of_one_that_was_never_interrupted(regime, 
     straight, broken = curves(tmp_path / "straight"), curves(tmp_path / "broken")
     assert set(straight) == set(broken)
     for tag, (steps, values) in straight.items():
-        assert broken[tag][0] == steps, tag
-        np.testing.assert_array_equal(broken[tag][1], values, err_msg=tag)
-    assert len(broken["objective/J"][0]) == 9
+        # Steps of the epoch that was broken off are there twice, and alike.
+        assert set(zip(*broken[tag], strict=True)) == set(zip(steps, values, strict=True)), tag
+        assert tag.startswith("step/") or broken[tag][0] == steps, tag
+    assert len(broken["objective/J"][0]) == 7
 
 
-def test_further_fits_go_on_along_the_curves(tmp_path):
+def test_a_model_that_trains_on_goes_on_along_its_curves(tmp_path):
     callback, model = BilinearTensorBoard(tmp_path), make("factor")
     fit(model, callback, epochs=2)
-    fit(model, callback, epochs=1)  # the same callback again
+    fit(model, callback, initial_epoch=2, epochs=3)  # the same callback again
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
-    fit(loaded, BilinearTensorBoard(tmp_path), epochs=1)
-    loaded.compile(OPTIMIZERS["factor"]())  # whose count of steps begins anew
-    fit(loaded, BilinearTensorBoard(tmp_path), epochs=1)
-    fit(make("factor"), BilinearTensorBoard(tmp_path), epochs=2)  # another model altogether
-    drawn, pictures = curves(tmp_path), read(tmp_path).Tensors("filters/W")
-    assert drawn["objective/J"][0] == [1, 2, 3, 4, 5, 6, 7]
-    assert drawn["step/J"][0] == list(range(1, 4 * 7 + 1))
-    steps = [event.step for event in pictures]
-    assert steps == sorted(set(steps))
-    assert [event.step for event in read(tmp_path).Tensors("model")] == [0, 2, 3, 4, 5]
-
-
-def test_a_fit_resumed_with_another_optimizer_goes_on_too(tmp_path):
-    model = make("factor")
-    fit(model, BilinearTensorBoard(tmp_path), epochs=2)
-    model.compile(OPTIMIZERS["factor"]())
-    fit(model, BilinearTensorBoard(tmp_path), epochs=4, initial_epoch=2)
-    assert curves(tmp_path)["objective/J"][0] == [1, 2, 3, 4]
-    assert curves(tmp_path)["step/J"][0] == list(range(1, 17))
+    fit(loaded, BilinearTensorBoard(tmp_path), initial_epoch=3, epochs=4)
+    drawn = curves(tmp_path)
+    assert drawn["objective/J"][0] == [1, 2, 3, 4]
+    assert drawn["step/J"][0] == list(range(1, 17))
+    assert [event.step for event in read(tmp_path).Tensors("filters/W")] == [1, 2, 3, 4]
+    assert [event.step for event in read(tmp_path).Tensors("model")] == [0, 2, 3]
 
 
 def test_the_files_of_a_killed_process_can_be_read(tmp_path):
@@ -428,9 +415,6 @@ fit(make("factor"), BilinearTensorBoard({str(tmp_path)!r}), epochs=100_000)
     assert steps == list(range(1, len(steps) + 1))
     assert len(steps) >= 4 * len(epochs)
     assert np.all(np.diff(drawn["objective/J"][1]) <= 1e-6)
-    # A fresh fit goes on after what is there.
-    fit(make("factor"), BilinearTensorBoard(tmp_path), epochs=1)
-    assert curves(tmp_path)["objective/J"][0] == [*epochs, len(epochs) + 1]
 
 
 # What is refused ------------------------------------------------------------------------------------------------
@@ -484,6 +468,7 @@ def test_it_can_be_copied(tmp_path):
     callback = BilinearTensorBoard(tmp_path / "logs")
     model = make()
     fit(model, callback, epochs=1)
-    for copied in (copy.deepcopy(callback), pickle.loads(pickle.dumps(BilinearTensorBoard(tmp_path / "logs")))):
-        fit(model, copied, epochs=1)
+    copies = copy.deepcopy(callback), pickle.loads(pickle.dumps(BilinearTensorBoard(tmp_path / "logs")))
+    for epoch, copied in enumerate(copies, start=1):
+        fit(model, copied, initial_epoch=epoch, epochs=epoch + 1)
     assert curves(tmp_path / "logs")["objective/J"][0] == [1, 2, 3]
