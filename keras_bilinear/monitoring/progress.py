@@ -59,9 +59,9 @@ class Progress(keras.callbacks.ProgbarLogger):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         if self.verbose == 2:
             now = time.perf_counter()
-            count = f"{epoch + 1:{len(str(self.epochs))}}/{self.epochs}"
+            number = f"{epoch + 1:{len(str(self.epochs))}}/{self.epochs}"
             each = f"{duration(now - self.epoch_began)}/{self.unit}"
-            tell(f"{count} - {now - self.began:.0f}s - {each}{self.readable(logs)}")
+            tell(f"{number} - {now - self.began:.0f}s - {each}{self.readable(logs)}")
         else:
             self.label_bar(logs)
             super().on_epoch_end(epoch)
