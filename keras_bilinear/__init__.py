@@ -7,13 +7,9 @@ from keras_bilinear._version import __version__
 from keras_bilinear.export.files import export_saved_model, export_tflite
 from keras_bilinear.export.verification import VerificationError, verify_tflite
 from keras_bilinear.models.alternating_model import AlternatingModel
+from keras_bilinear.models.bilinear import BilinearLogisticRegression, BilinearSoftmaxRegression
 from keras_bilinear.models.conversion import from_dense, to_dense
-from keras_bilinear.models.four_models import (
-    BilinearLogisticRegression,
-    BilinearSoftmaxRegression,
-    LinearLogisticRegression,
-    LinearSoftmaxRegression,
-)
+from keras_bilinear.models.linear import LinearLogisticRegression, LinearSoftmaxRegression
 from keras_bilinear.parts.initializers import OrthogonalizedUniform
 from keras_bilinear.parts.layers import BilinearDense
 from keras_bilinear.parts.optimizers import BlockLineSearch

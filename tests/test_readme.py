@@ -3,6 +3,8 @@
 import pathlib
 import re
 
+from tests.test_directions import FOLDERS
+
 README = pathlib.Path(__file__).parents[1] / "README.md"
 
 
@@ -30,6 +32,9 @@ def test_every_snippet_runs(tmp_path, monkeypatch, recwarn):
 def test_what_the_readme_names_exists():
     text = README.read_text(encoding="utf-8")
     for name in re.findall(r"`(\w+\.py)`", text):
-        assert list(README.parent.glob(f"*/{name}")), name
+        assert list(README.parent.glob(f"[!.]*/**/{name}")), name
+    for page in (README, README.parent / ".github" / "CONTRIBUTING.md"):
+        folders = re.findall(r"^\| `(\w+)/` \|", page.read_text(encoding="utf-8"), re.M)
+        assert folders == FOLDERS, f"the map of {page.name}"
     for picture in re.findall(r"!\[.*?\]\((.*?)\)", text):
         assert (README.parent / picture).is_file()

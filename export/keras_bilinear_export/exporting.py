@@ -10,7 +10,7 @@ from keras_bilinear import BilinearDense, VerificationError, export_tflite
 from keras_bilinear.export.files import ExportReport
 from keras_bilinear.export.inference_graph import ImageModel
 from keras_bilinear.export.quantization import ConversionError
-from keras_bilinear.models.four_models import BilinearRegression
+from keras_bilinear.models.bilinear import BilinearRegression
 from keras_bilinear.models.regression import ImageRegression
 from keras_bilinear_export.faults import one_line
 from keras_bilinear_export.images import Images

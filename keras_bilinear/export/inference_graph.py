@@ -15,7 +15,7 @@ from keras_bilinear.arguments import one_of, positive
 from keras_bilinear.export.litert import MOST_NUMBERS
 from keras_bilinear.export.lowerings import count, finite_float32, lowered_weights, rounded, scores
 from keras_bilinear.maths.bilinear import Tensor
-from keras_bilinear.models.four_models import LinearBaseline
+from keras_bilinear.models.linear import LinearBaseline
 from keras_bilinear.models.regression import ImageRegression
 from keras_bilinear.parts.layers import BilinearDense, refuse_quantized
 from keras_bilinear.parts.networks import float32_copy, image_shape, units

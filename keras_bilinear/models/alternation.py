@@ -1,8 +1,6 @@
 """The alternating `train_step` for mini-batches: the factors take turns, everything else always moves."""
 
-import contextlib
 import inspect
-import math
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +15,10 @@ from keras_bilinear.data.options import checked_options
 from keras_bilinear.maths import bilinear as bm
 from keras_bilinear.maths.bilinear import Tensor
 from keras_bilinear.models.block_updates import BlockUpdates, expect_block_updates, keep_apart
-from keras_bilinear.monitoring.checkpoint import checkpoint_among
+from keras_bilinear.models.fitting import fit, refuse_frozen, refuse_replicas
 from keras_bilinear.monitoring.fit_record import FitRecord
-from keras_bilinear.monitoring.fit_recorder import FitRecorder
 from keras_bilinear.monitoring.model_in_words import summary_lines
-from keras_bilinear.monitoring.progress import Progress, tell, tell_that_less_is_better
+from keras_bilinear.monitoring.progress import tell
 from keras_bilinear.monitoring.report import ConvergenceReport, report_of
 from keras_bilinear.parts.layers import SMALL_FILES, bilinear_layers, named_layers
 from keras_bilinear.parts.log_names import logs_of_step
@@ -41,13 +38,14 @@ class AlternatingTraining(Host):
 
     One train_step sends gradients to the active block only; the others stay bit-identical under any optimizer,
     because their updates are not run at all. Each block counts its own steps, so Adam's bias correction and
-    learning-rate schedules see the number of updates the block has had. The host class calls `start_schedule`.
+    learning-rate schedules see the number of updates the block has had. The host class calls `_start_schedule`.
     """
 
     schedule: BlockSchedule
     steps_per_execution: int
     _last_fit: FitRecord | None = None
-    _training_data: Batch | None = None  # while `fit` runs on arrays, for callbacks that look at J as a whole
+    # While `fit` runs on arrays: images, labels and weights, for callbacks that look at J as a whole.
+    _training_data: Batch | None = None
     _rank_is_automatic = False
     _optimized: frozenset[int] | None = None  # the variables the optimizer was built for, by their ids
 
@@ -179,36 +177,8 @@ class AlternatingTraining(Host):
         Raises:
             ValueError: for unfit data, mini-batches in the exact regime, frozen blocks and several replicas.
         """
-        return self._fit({name: value for name, value in locals().items() if name != "self"})
-
-    def _fit(self, options: dict[str, Any]) -> keras.callbacks.History:
-        self._refuse_replicas()
-        checkpoint = checkpoint_among(listed(options.get("callbacks")))
-        if checkpoint is not None:
-            options = checkpoint.begin(self, options)
-        options = self._checked_options(options)
-        self._refuse_frozen()
-        callbacks = self._with_turns(options.get("callbacks"))
-        for callback in callbacks:
-            if hasattr(callback, "check_fit"):
-                callback.check_fit(self, options)
-        # Nothing has been built or changed up to here.
-        options = self._prepare(options)
-        if self.is_exact:
-            self._keep_sweeps_whole(options["steps_per_epoch"])
-        tell_that_less_is_better(callbacks)
-        own_bar = any(isinstance(callback, keras.callbacks.ProgbarLogger) for callback in callbacks)
-        if options.get("verbose", "auto") != 0 and not own_bar:
-            callbacks.append(Progress())  # last, so that it shows what the others add to the logs
-        if checkpoint is not None:
-            # After all: it saves what they do as an epoch ends, and knows whether one has stopped the fit.
-            callbacks = [*(callback for callback in callbacks if callback is not checkpoint), checkpoint]
-        recorder = FitRecorder(self, callbacks)
-        with recorder, checkpoint or contextlib.nullcontext():
-            if checkpoint is not None:
-                checkpoint.check(self, options)
-            # First: what the others do as they begin and end an epoch, or the fit, comes after it is noted.
-            return super().fit(**{**options, "callbacks": [recorder, *callbacks]})
+        options = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
+        return fit(self, options, super().fit)
 
     def train_on_batch(
         self,
@@ -219,8 +189,8 @@ class AlternatingTraining(Host):
         return_dict: bool = False,
     ) -> Any:
         """As in Keras: one step of the active block; what passes the turn on is `schedule.close_epoch`."""
-        self._refuse_replicas()
-        self._refuse_frozen()
+        refuse_replicas(self)
+        refuse_frozen(self)
         return super().train_on_batch(x, y, sample_weight, class_weight, return_dict)
 
     def convergence_report(self) -> ConvergenceReport:
@@ -243,69 +213,34 @@ class AlternatingTraining(Host):
             )
         return report_of(self._last_fit, self)
 
-    def _checked_options(self, options: dict[str, Any]) -> dict[str, Any]:
-        """The options of `fit`, or a ValueError for the first that is wrong; changes nothing."""
-        return checked_options(options)
+    def _check_fit(self, options: dict[str, Any]) -> tuple[dict[str, Any], Batch | None]:
+        """The options of `fit` and, where they are arrays, its data, or a ValueError; changes nothing."""
+        options = checked_options(options)
+        refuse_frozen(self)
+        return options, None
+
+    def _own_callbacks(self) -> list[keras.callbacks.Callback]:
+        """Callbacks without which `fit` does not do what the model was made for."""
+        return []
 
     def _prepare(self, options: dict[str, Any]) -> dict[str, Any]:
         """The options that Keras gets, from checked ones; models that know their data are built by it here."""
         return options
 
-    def _frozen(self) -> list[str]:
-        """What must move and is frozen, by name."""
-        return [block.path for block in self.factor_blocks if id(block) not in self._trained]
+    def _moving_parts(self) -> list[Any]:
+        """The variables that `fit` cannot do without moving, or the layer that will hold them."""
+        return self.factor_blocks
 
     @property
     def _trained(self) -> frozenset[int]:
         """The trainable variables, by their ids."""
         return frozenset(id(variable) for variable in self.trainable_variables)
 
-    def _refuse_frozen(self) -> None:
-        """Raises a ValueError if a block is frozen, or if `trainable` was changed since the model was compiled."""
-        frozen = self._frozen()
-        if frozen:
-            raise ValueError(
-                "Expected every block to be trainable, and with BlockLineSearch the bias, which moves with all of "
-                "them; to train only the layers around bilinear factors, use a plain keras.Model. Received: "
-                f"frozen {', '.join(frozen[:4])}"
-            )
-        if not self.is_exact and self._optimized not in (None, self._trained):
-            raise ValueError(
-                "Expected the variables to be trainable that were when the model was compiled. Received: others; "
-                "call `compile` after a change of `trainable`."
-            )
-
     @property
     def losses(self) -> list[Tensor]:
         """As in Keras, and the penalty of frozen blocks, which Keras leaves out: it is a part of J."""
         frozen = [block for block in self.factor_blocks if id(block) not in self._trained] if self.built else []
         return [*super().losses, *(block.regularizer(block) for block in frozen if block.regularizer is not None)]
-
-    def _keep_sweeps_whole(self, steps: int) -> None:
-        """Lets no group of steps that are executed together go beyond an epoch: the data have no end."""
-        group = math.gcd(self.steps_per_execution, steps)
-        if group < self.steps_per_execution:
-            self.steps_per_execution = group
-            self.train_function = self.test_function = self.predict_function = None
-
-    def _refuse_replicas(self) -> None:
-        """Raises a ValueError under a strategy with several replicas, whose factors would drift apart."""
-        replicas = self.distribute_strategy.num_replicas_in_sync
-        if replicas > 1:
-            raise ValueError(
-                "Alternating training runs on one replica: each replica would solve its block on its own data "
-                f"and the factors would drift apart. Received: a distribution strategy with {replicas} replicas"
-            )
-
-    def _with_turns(self, callbacks: Any) -> list[keras.callbacks.Callback]:
-        """The callbacks, with one that passes the turn on every epoch unless one of them does it."""
-        given = listed(callbacks)
-        if any(getattr(callback, "passes_turns", False) for callback in given):
-            return given
-        every_epoch = keras.callbacks.LambdaCallback(
-            on_epoch_begin=lambda epoch, logs: self.schedule.close_epoch(block_rtol=float("inf"))
-        )
-        return [every_epoch, *given]
 
     def train_step(self, data: Any) -> dict[str, Tensor]:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
@@ -335,8 +270,3 @@ class AlternatingTraining(Host):
             if not self.is_exact:
                 keep_apart(inner_optimizer(self.optimizer), self.trainable_variables, self.schedule.num_blocks)
         self._optimized = self._trained
-
-
-def listed(callbacks: Any) -> list[keras.callbacks.Callback]:
-    """The callbacks from one, several or lists of them, as Keras takes them."""
-    return keras.tree.flatten(getattr(callbacks, "callbacks", callbacks) or [])

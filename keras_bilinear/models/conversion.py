@@ -8,11 +8,7 @@ from keras import ops
 
 from keras_bilinear.arguments import image_shape, positive_integer
 from keras_bilinear.maths.bilinear import truncated_factors
-from keras_bilinear.models.four_models import (
-    BilinearLogisticRegression,
-    BilinearRegression,
-    BilinearSoftmaxRegression,
-)
+from keras_bilinear.models.bilinear import BilinearLogisticRegression, BilinearRegression, BilinearSoftmaxRegression
 from keras_bilinear.models.linear_sources import LinearSource, gives_logits, keras_source
 from keras_bilinear.models.regression import ImageRegression
 

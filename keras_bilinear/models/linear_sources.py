@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
+from keras_bilinear.models.linear import LinearBaseline
 from keras_bilinear.parts.networks import is_functional, only
 
 PROBES = 8
@@ -52,7 +53,7 @@ def source_of(model: Any) -> LinearSource:
 
 
 def keras_source(model: keras.Model | keras.layers.Dense) -> LinearSource:
-    """A built `Dense` layer, or a model whose only layer with weights is one.
+    """A built `Dense` layer, LLR or LSR, or a model whose only layer with weights is one.
 
     Raises:
         ValueError: if there is not exactly one such layer, it is quantised, or the model does not take one image
@@ -81,6 +82,7 @@ def keras_source(model: keras.Model | keras.layers.Dense) -> LinearSource:
 def the_dense_layer(model: keras.Model | keras.layers.Dense) -> keras.layers.Dense:
     """The one `Dense` layer that holds all the weights, or a ValueError that says what was received."""
     parts = model.layers if isinstance(model, keras.Model) else [model]
+    parts = [model.head] if isinstance(model, LinearBaseline) else parts
     layers = [part for part in parts if isinstance(part, keras.layers.Layer) and part.weights]
     if len(layers) != 1 or not isinstance(layers[0], keras.layers.Dense):
         names = ", ".join(type(layer).__name__ for layer in layers) or f"{type(model).__name__} without weights"
@@ -97,7 +99,9 @@ def the_dense_layer(model: keras.Model | keras.layers.Dense) -> keras.layers.Den
 
 
 def shape_of_an_image(model: keras.Model) -> tuple[int | None, ...] | None:
-    """What a functional or sequential model takes; None for a model of its own making, which gets images."""
+    """What a model of this package, functional or sequential takes; None for any other, which gets images."""
+    if isinstance(model, LinearBaseline):
+        return model.image_size
     if not is_functional(model):
         return None
     only("output", model, "output_shape")

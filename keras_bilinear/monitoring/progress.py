@@ -33,6 +33,9 @@ class Progress(keras.callbacks.ProgbarLogger):
 
     Example:
         >>> model.fit(x, y, epochs=30, verbose=2)
+
+        A line reads
+
         12/30 - 4s - 310ms/sweep - J: 0.4194 - accuracy: 0.9119 - sweep: 12 - block: b2 - step size: 0.52
     """
 

@@ -8,7 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_bilinear.maths import bilinear as bm
-from keras_bilinear.models.four_models import BilinearRegression
+from keras_bilinear.models.bilinear import BilinearRegression
 from keras_bilinear.models.regression import ImageRegression
 from keras_bilinear.parts.layers import parameter_count
 from keras_bilinear.plots.sheets import BLUE, GREEN, ORANGE, PINK, SKY, VERMILION, empty_figure, saved

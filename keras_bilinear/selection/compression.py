@@ -11,8 +11,8 @@ from keras_bilinear.arguments import finite, positive_integer
 from keras_bilinear.data.arrays import class_indices
 from keras_bilinear.export.files import tflite_content
 from keras_bilinear.export.inference_graph import inference_graph
+from keras_bilinear.models.bilinear import BilinearRegression
 from keras_bilinear.models.conversion import checked_size, nearest
-from keras_bilinear.models.four_models import BilinearRegression
 from keras_bilinear.models.linear_sources import LinearSource, gives_logits, source_of
 
 BATCH = 4096
@@ -50,7 +50,8 @@ def compress(
             its weights say, or the shape of the images is not that of its weights.
 
     Example:
-        >>> small = compress(LogisticRegression().fit(x.reshape(len(x), -1), y), rank=4)
+        >>> linear = LogisticRegression().fit(x.reshape(len(x), -1), y)
+        >>> small = compress(linear, rank=4)
         >>> small.fit(x, y, epochs=10)
         >>> print(compression_report(linear, small, x_test, y_test))
     """

@@ -10,11 +10,7 @@ from keras import ops
 
 from keras_bilinear.arguments import non_negative, positive_integer
 from keras_bilinear.data.arrays import checked_weights
-from keras_bilinear.models.four_models import (
-    BilinearLogisticRegression,
-    BilinearRegression,
-    BilinearSoftmaxRegression,
-)
+from keras_bilinear.models.bilinear import BilinearLogisticRegression, BilinearRegression, BilinearSoftmaxRegression
 from keras_bilinear.stopping.automatic_rank import AutomaticRank
 from keras_bilinear.stopping.convergence import ADVICE_IF_STALLED, BlockConvergence, ConvergenceWarning
 

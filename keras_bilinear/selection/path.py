@@ -24,7 +24,7 @@ from keras_bilinear.export.inference_graph import inference_graph
 from keras_bilinear.maths import bilinear as bm
 from keras_bilinear.maths.bilinear import Tensor
 from keras_bilinear.maths.penalties import Penalty
-from keras_bilinear.models.four_models import BilinearRegression
+from keras_bilinear.models.bilinear import BilinearRegression
 from keras_bilinear.parts.losses import targets
 from keras_bilinear.parts.optimizers import MAX_INNER, BlockLineSearch
 from keras_bilinear.solver.blocks import Factors

@@ -33,7 +33,6 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_bilinear.data.arrays import is_array
 from keras_bilinear.maths import bilinear as bm
 from keras_bilinear.parts.losses import targets
 from keras_bilinear.parts.model_protocol import BlockModel, RegressionModel
@@ -171,17 +170,11 @@ def certificate_of_fit(model: RegressionModel) -> Certificate:
     return certified(model, *data_of_fit(model))
 
 
-def data_of_fit(model: RegressionModel) -> tuple[Any, Any, Any]:
+def data_of_fit(model: BlockModel) -> tuple[Any, Any, Any]:
     """The images, labels and weights that `fit` runs on, or a ValueError if they are not at hand."""
     if model._training_data is None:
         raise ValueError(WITHOUT_ARRAYS)
     return model._training_data
-
-
-def expect_arrays(model: BlockModel, options: dict[str, Any]) -> None:
-    """Raises a ValueError unless a fit with these options will have its data at hand for `certificate_of_fit`."""
-    if not hasattr(model, "weight_matrices") or not is_array(options.get("x")):
-        raise ValueError(WITHOUT_ARRAYS)
 
 
 def effective_ranks(singular_values: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ import keras
 
 from keras_bilinear.arguments import non_negative
 from keras_bilinear.parts.model_protocol import BlockModel, expect_schedule
-from keras_bilinear.stopping.certificate import Certificate, certificate_of_fit, expect_arrays
+from keras_bilinear.stopping.certificate import Certificate, certificate_of_fit, data_of_fit
 from keras_bilinear.stopping.stationarity import decrease_in_sight
 
 
@@ -72,7 +72,7 @@ class BlockConvergence(keras.callbacks.Callback):
         """Raises a ValueError where this callback cannot work, before the fit has changed anything."""
         expect_schedule(model)
         if self.gap is not None:
-            expect_arrays(model, options)
+            data_of_fit(model)  # or a ValueError
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         expect_schedule(self.model)  # `keras.Model.fit` calls no `check_fit`

@@ -5,6 +5,7 @@ import tensorflow as tf
 
 import keras_bilinear as kb
 from keras_bilinear.maths.penalties import PENALTIES
+from keras_bilinear.models.full_batch import exact_options
 from keras_bilinear.parts import optimizers
 from keras_bilinear.parts.optimizers import BLOCKS
 from keras_bilinear.solver.descent import DIRECTIONS
@@ -418,7 +419,8 @@ def test_the_full_batch_is_handed_over_without_an_autotuner_to_wait_for():
     x, y = data("BSR")
     model = ALL["BSR"]()
     model.compile()
-    assert model._prepare(model._checked_options({"x": x, "y": y}))["x"].options().autotune.enabled is False
+    handed_over = exact_options({"x": x, "y": y}, model._checked(x, y), 1)["x"]
+    assert handed_over.options().autotune.enabled is False
 
 
 def test_training_on_batches_by_hand():

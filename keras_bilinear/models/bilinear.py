@@ -1,4 +1,4 @@
-"""The models: BLR and BSR of the paper, and the linear LLR and LSR they are measured against."""
+"""BLR and BSR, the models of the paper."""
 
 from typing import Any
 
@@ -6,11 +6,11 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_bilinear.arguments import non_negative, positive_integer
+from keras_bilinear.arguments import positive_integer
 from keras_bilinear.maths import bilinear as bm
 from keras_bilinear.maths import penalties
 from keras_bilinear.maths.bilinear import Tensor
-from keras_bilinear.models.regression import ImageRegression
+from keras_bilinear.models.regression import ImageRegression, at_least_two
 from keras_bilinear.parts.initializers import OrthogonalizedUniform
 from keras_bilinear.parts.layers import BilinearDense
 from keras_bilinear.solver.blocks import Factors, block_names
@@ -72,12 +72,8 @@ class BilinearRegression(ImageRegression):
     def block_names(self) -> list[str]:
         return block_names(self.optimizer.blocks if self.is_exact else "factor", self.rank)
 
-    def _with_turns(self, callbacks: Any) -> list[keras.callbacks.Callback]:
-        given = super()._with_turns(callbacks)
-        automatic = self._rank_is_automatic and self._trains_exactly
-        if automatic and not any(isinstance(callback, AutomaticRank) for callback in given):
-            given.append(AutomaticRank())
-        return given
+    def _own_callbacks(self) -> list[keras.callbacks.Callback]:
+        return [AutomaticRank()] if self._rank_is_automatic and self._trains_exactly else []
 
     def _solve_active_block(self, X: Tensor, samples: Samples, active: Tensor) -> Solution:
         head, dtype = self.head, X.dtype
@@ -200,135 +196,3 @@ class BilinearLogisticRegression(BilinearRegression):
         dtype: Any = None,
     ):
         super().__init__(1, rank, alpha, penalty, use_bias, input_shape, seed, name, dtype)
-
-
-class LinearBaseline(ImageRegression):
-    """LLR and LSR: z_k = <W_k, X> + bias_k with the penalty alpha/2 |W|^2: convex, solved as one block."""
-
-    def __init__(self, units: int, alpha: float, use_bias: bool, input_shape: Any, name: str | None, dtype: Any):
-        super().__init__(units, alpha, use_bias, input_shape, name, dtype)
-        self.ridge = penalties.Ridge(alpha)
-        self.head = keras.layers.Dense(
-            self.units,
-            use_bias=self.use_bias,
-            kernel_initializer="zeros",
-            kernel_regularizer=self.ridge,
-            name="linear",
-            dtype=self.dtype_policy,
-        )
-        self._start_schedule(num_blocks=1)
-        self._build_from_declaration()
-
-    def _build_head(self, input_shape: tuple[int | None, ...]) -> None:
-        M, N = self.image_size
-        self.head.build((None, M * N))
-
-    @property
-    def alpha(self) -> float:
-        """Weight of the penalty; assigning to it takes effect at the next step, without a new trace."""
-        return float(self.ridge.alpha.numpy())
-
-    @alpha.setter
-    def alpha(self, value: float) -> None:
-        self.ridge.alpha.assign(non_negative("alpha", value))
-
-    @property
-    def factor_blocks(self) -> list[keras.Variable]:
-        """The single block: the kernel (M N, K)."""
-        return [self.head.kernel]
-
-    @property
-    def block_names(self) -> list[str]:
-        return ["W"]
-
-    def _scores(self, X: Tensor) -> Tensor:
-        M, N = self.image_size
-        return self.head(ops.reshape(ops.cast(X, self.compute_dtype), (-1, M * N)))
-
-    def _solve_active_block(self, X: Tensor, samples: Samples, active: Tensor) -> Solution:
-        kernel, bias = self._parameters(X.dtype)
-        alpha = ops.cast(ops.copy(self.ridge.alpha), X.dtype)
-        solution = self.optimizer.solve_linear(X, samples, kernel, bias, alpha, jit=self._jit_solver)
-        U = solution.parameters
-        self.head.kernel.assign(U if bias is None else U[:-1])
-        if bias is not None:
-            self.head.bias.assign(U[-1])
-        return solution
-
-    def _parameters(self, dtype: Any) -> tuple[Tensor, Tensor | None]:
-        """The kernel (M N, K) and the bias (K,) or None."""
-        bias = self.head.bias
-        return ops.cast(ops.copy(self.head.kernel), dtype), (
-            None if bias is None else ops.cast(ops.copy(bias), dtype)
-        )
-
-    def logits(self, X: Tensor) -> Tensor:
-        kernel, bias = self._parameters(X.dtype)
-        z = ops.matmul(ops.reshape(X, (-1, kernel.shape[0])), kernel)
-        return z if bias is None else z + bias
-
-    def penalty(self) -> Tensor:
-        return ops.cast(self.ridge(self.head.kernel), self._solver_dtype)
-
-    def weight_matrices(self) -> np.ndarray:
-        self._expect_built()
-        return ops.convert_to_numpy(self.head.kernel.value).T.reshape(self.units, *self.image_size)
-
-
-@keras.saving.register_keras_serializable(package="keras_bilinear")
-class LinearSoftmaxRegression(LinearBaseline):
-    """LSR: p_k = softmax_k(<W_k, X>), the soft-max regression that BSR is measured against.
-
-    Args:
-        units: K, the number of classes, 2 or more.
-        alpha: Weight of the penalty 1/2 |W|^2, >= 0.
-        use_bias: Whether each class has an intercept, which is not penalised.
-        input_shape: (M, N) or (M, N, 1); without it the model is built by the first data it sees.
-        name: Name of the model.
-        dtype: Dtype or policy, as for any Keras layer.
-
-    Example:
-        >>> LinearSoftmaxRegression(units=10, alpha=1e-4).fit(x_train, y_train, epochs=5)
-    """
-
-    def __init__(
-        self,
-        units: int,
-        alpha: float = 0.0,
-        use_bias: bool = False,
-        input_shape: Any = None,
-        name: str | None = None,
-        dtype: Any = None,
-    ):
-        super().__init__(at_least_two(units), alpha, use_bias, input_shape, name, dtype)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "units": self.units}
-
-
-@keras.saving.register_keras_serializable(package="keras_bilinear")
-class LinearLogisticRegression(LinearBaseline):
-    """LLR: p = sigmoid(<W, X>) for labels 0 and 1 (Eqs. LR and LR:matrix), the baseline of BLR.
-
-    The arguments are those of `LinearSoftmaxRegression`, without `units`.
-    """
-
-    def __init__(
-        self,
-        alpha: float = 0.0,
-        use_bias: bool = False,
-        input_shape: Any = None,
-        name: str | None = None,
-        dtype: Any = None,
-    ):
-        super().__init__(1, alpha, use_bias, input_shape, name, dtype)
-
-
-def at_least_two(units: Any) -> int:
-    """`units` as an int >= 2, or a ValueError that says what was received."""
-    if positive_integer("units", units) == 1:
-        raise ValueError(
-            "Expected `units` >= 2, one for each class: a soft-max over one class is always 1. Received: units=1. "
-            "For two classes with a single score use the logistic models."
-        )
-    return int(units)

@@ -1,0 +1,186 @@
+"""The calls of a Keras model, with images, labels and weights checked before anything else happens."""
+
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_bilinear.data.arrays import (
+    Batch,
+    as_array,
+    check_image_shape,
+    checked_batch,
+    class_weights,
+    is_array,
+    the_only_batch,
+    train_validation_split,
+    warn_of_one_class,
+    warn_of_scale,
+)
+from keras_bilinear.data.options import Forms, checked_numbers, checked_options
+from keras_bilinear.models.alternation import AlternatingTraining
+from keras_bilinear.models.fitting import refuse_frozen, refuse_replicas
+from keras_bilinear.models.full_batch import refuse_change
+from keras_bilinear.parts.layers import refuse_quantized
+
+if TYPE_CHECKING:
+    Host = AlternatingTraining
+else:
+    # At run time a plain mixin, before the class it stands in front of.
+    Host = object
+
+
+class CheckedCalls(Host):
+    """Mixed into a regression model, which knows the size of its images and its classes."""
+
+    units: int
+    image_size: tuple[int, int]
+    head: keras.layers.Layer
+    _full_batch: bytes | None
+
+    @property
+    def _trains_exactly(self) -> bool:
+        """Whether `fit` will solve whole blocks: as compiled, or by default."""
+        return self.is_exact or not self.compiled
+
+    @property
+    def _solver_dtype(self) -> str:
+        """The dtype the objective is computed in: that of the variables, float32 at least."""
+        return keras.backend.result_type(self.head.variable_dtype, "float32")
+
+    @property
+    def _forms(self) -> Forms:
+        """The batches this model takes."""
+        return Forms(self.image_size if self.built else None, self.units)
+
+    def _build_for(self, batch: Batch) -> None:
+        """Creates every variable before the first step."""
+        raise NotImplementedError
+
+    def _compile_if_needed(self) -> None:
+        """Compiles with the defaults."""
+        raise NotImplementedError
+
+    def _check(
+        self, x: Any, y: Any, sample_weight: Any = None, class_weight: Any = None, size: Any = None
+    ) -> Batch:
+        """The data as arrays this model can train on; changes nothing."""
+        refuse_quantized(self)
+        size = self._forms.size if size is None else size
+        return checked_batch(x, y, self.units, sample_weight, class_weight, size, self._solver_dtype)
+
+    def _checked(self, x: Any, y: Any, sample_weight: Any = None, class_weight: Any = None) -> Batch:
+        """As `_check`; then builds the model if it is not built yet."""
+        batch = self._check(x, y, sample_weight, class_weight)
+        self._build_for(batch)
+        return batch
+
+    def _check_fit(self, options: dict[str, Any]) -> tuple[dict[str, Any], Batch | None]:
+        options = checked_options(options, self._forms, repeats=self._trains_exactly)
+        if options.get("class_weight") is not None:
+            # Every class by its number: Keras refuses a data set's classes that are left out.
+            weights = class_weights(options["class_weight"], max(self.units, 2))
+            options["class_weight"] = dict(enumerate(weights.tolist()))
+        if self._trains_exactly and not is_array(options.get("x")):
+            options |= the_only_batch(*(options.get(name) for name in ("x", "y", "sample_weight")))
+        size, batch = self._forms.size, None
+        if is_array(options.get("x")):
+            batch, found = self._checked_arrays(options)
+            options |= found
+            size = batch.x.shape[1:]
+        if isinstance(options.get("validation_data"), tuple | list):
+            x, y, weight = keras.utils.unpack_x_y_sample_weight(tuple(options["validation_data"]))
+            options["validation_data"] = tuple(self._check(x, y, weight, size=size))
+        refuse_frozen(self)
+        if batch is not None and self._trains_exactly:
+            # As tensors already: a data set made of NumPy arrays holds two copies of them.
+            batch = Batch(*map(tf.convert_to_tensor, batch))
+        return options, batch
+
+    def _checked_arrays(self, options: dict[str, Any]) -> tuple[Batch, dict[str, Any]]:
+        """The data of a fit, `class_weight` in their weights, and the options that say so to Keras."""
+        batch = self._check(*(options.get(name) for name in ("x", "y", "sample_weight", "class_weight")))
+        found: dict[str, Any] = {"class_weight": None}
+        if options.get("validation_data") is None and options.get("validation_split"):
+            batch, held_out = train_validation_split(batch, options["validation_split"])
+            found |= {"validation_data": tuple(held_out), "validation_split": 0.0}
+        batch_size, T = options.get("batch_size"), len(batch.x)
+        if self._trains_exactly and batch_size is not None and batch_size < T:
+            raise ValueError(
+                f"Expected full batches: BlockLineSearch solves each block on all {T} images. Received: "
+                f"batch_size={batch_size}. Leave batch_size out, or compile with a Keras optimizer."
+            )
+        warn_of_one_class(batch, self.units)
+        warn_of_scale(batch.x)
+        return batch, {**found, "x": batch.x, "y": batch.y, "sample_weight": batch.weight}
+
+    def train_on_batch(
+        self,
+        x: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        class_weight: Any = None,
+        return_dict: bool = False,
+    ) -> Any:
+        """As in Keras; in the exact regime one call solves one block, and every call must bring the same data."""
+        refuse_replicas(self)
+        refuse_frozen(self)
+        batch = self._check(x, y, sample_weight, class_weight)
+        self._compile_if_needed()
+        if self.is_exact:
+            self._full_batch = refuse_change(batch, self._full_batch)
+        self._build_for(batch)
+        return super().train_on_batch(*batch, return_dict=return_dict)
+
+    def evaluate(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        verbose: Any = "auto",
+        sample_weight: Any = None,
+        steps: int | None = None,
+        callbacks: Any = None,
+        return_dict: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        """As in Keras, with arrays checked as `fit` checks them; compiles with the defaults as `fit` does."""
+        checked_numbers({"batch_size": batch_size, "steps": steps})
+        if is_array(x):
+            x, y, sample_weight = self._checked(x, y, sample_weight)
+        elif isinstance(x, tf.data.Dataset):
+            self._forms.expect("x", x.element_spec)
+        self._compile_if_needed()
+        return super().evaluate(x, y, batch_size, verbose, sample_weight, steps, callbacks, return_dict, **kwargs)
+
+    def test_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False) -> Any:
+        """As in Keras, with the batch checked as `fit` checks it; compiles with the defaults as `fit` does."""
+        batch = self._checked(x, y, sample_weight)
+        self._compile_if_needed()
+        return super().test_on_batch(*batch, return_dict=return_dict)
+
+    def predict(
+        self,
+        x: Any,
+        batch_size: int | None = None,
+        verbose: Any = "auto",
+        steps: int | None = None,
+        callbacks: Any = None,
+    ) -> np.ndarray:
+        """As in Keras, with the shape of the images checked: (T, M, N) or (T, M, N, 1) -> (T, K)."""
+        numbers = checked_numbers({"batch_size": batch_size, "steps": steps})
+        return super().predict(self._checked_images(x), verbose=verbose, callbacks=callbacks, **numbers)
+
+    def predict_on_batch(self, x: Any) -> np.ndarray:
+        """As in Keras, with the shape of the images checked."""
+        return super().predict_on_batch(self._checked_images(x))
+
+    def _checked_images(self, x: Any) -> Any:
+        """Images for `predict`, or a ValueError; what they hold is not looked at."""
+        if is_array(x):
+            x = as_array(x, "x")
+            check_image_shape("x", x.shape, self._forms.size)
+        elif isinstance(x, tf.data.Dataset):
+            self._forms.expect("x", x.element_spec, needs_labels=False)
+        return x

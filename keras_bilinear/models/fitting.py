@@ -1,0 +1,127 @@
+"""What `fit` does around Keras: everything is checked first, then built, then watched."""
+
+import contextlib
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import keras
+
+from keras_bilinear.monitoring.checkpoint import Checkpoint, checkpoint_among
+from keras_bilinear.monitoring.fit_recorder import FitRecorder
+from keras_bilinear.monitoring.progress import Progress, tell_that_less_is_better
+
+if TYPE_CHECKING:
+    from keras_bilinear.models.alternation import AlternatingTraining
+
+
+def fit(
+    model: "AlternatingTraining", options: dict[str, Any], run: Callable[..., keras.callbacks.History]
+) -> keras.callbacks.History:
+    """Fits a model of this package.
+
+    The model is asked three times: whether it can be fitted so (`_check_fit`), for callbacks of its own, and to
+    make ready (`_prepare`).
+
+    Args:
+        model: What is fitted.
+        options: As the user gave them to `fit`.
+        run: `keras.Model.fit` of the model.
+    """
+    refuse_replicas(model)
+    checkpoint = checkpoint_among(listed(options.get("callbacks")))
+    if checkpoint is not None:
+        options = checkpoint.begin(model, options)
+    try:
+        options, model._training_data = model._check_fit(options)
+        callbacks = with_own_callbacks(model, listed(options.get("callbacks")))
+        for callback in callbacks:
+            if hasattr(callback, "check_fit"):
+                callback.check_fit(model, options)
+        # Nothing has been built or changed up to here.
+        options = model._prepare(options)
+        if model.is_exact:
+            keep_sweeps_whole(model, options["steps_per_epoch"])
+        return watched_fit(model, options, callbacks, checkpoint, run)
+    finally:
+        model._training_data = None
+
+
+def watched_fit(
+    model: "AlternatingTraining",
+    options: dict[str, Any],
+    callbacks: list[keras.callbacks.Callback],
+    checkpoint: Checkpoint | None,
+    run: Callable[..., keras.callbacks.History],
+) -> keras.callbacks.History:
+    """Runs Keras' `fit` with a bar, a record and, if there is one, a checkpoint, each in its place."""
+    tell_that_less_is_better(callbacks)
+    own_bar = any(isinstance(callback, keras.callbacks.ProgbarLogger) for callback in callbacks)
+    if options.get("verbose", "auto") != 0 and not own_bar:
+        callbacks.append(Progress())  # last, so that it shows what the others add to the logs
+    if checkpoint is not None:
+        # After all: it saves what they do as an epoch ends, and knows whether one has stopped the fit.
+        callbacks = [*(callback for callback in callbacks if callback is not checkpoint), checkpoint]
+    recorder = FitRecorder(model, callbacks)
+    with recorder, checkpoint or contextlib.nullcontext():
+        if checkpoint is not None:
+            checkpoint.check(model, options)
+        # First: what the others do as they begin and end an epoch, or the fit, comes after it is noted.
+        return run(**{**options, "callbacks": [recorder, *callbacks]})
+
+
+def with_own_callbacks(
+    model: "AlternatingTraining", given: list[keras.callbacks.Callback]
+) -> list[keras.callbacks.Callback]:
+    """The callbacks with those of the model that are missing, and one that passes the turn on every epoch."""
+    own = [mine for mine in model._own_callbacks() if not any(isinstance(other, type(mine)) for other in given)]
+    if not any(getattr(callback, "passes_turns", False) for callback in given):
+        every_epoch = keras.callbacks.LambdaCallback(
+            on_epoch_begin=lambda epoch, logs: model.schedule.close_epoch(block_rtol=float("inf"))
+        )
+        given = [every_epoch, *given]
+    return [*given, *own]
+
+
+def keep_sweeps_whole(model: "AlternatingTraining", steps: int) -> None:
+    """Lets no group of steps that are executed together go beyond an epoch: the data have no end."""
+    group = math.gcd(model.steps_per_execution, steps)
+    if group < model.steps_per_execution:
+        model.steps_per_execution = group
+        model.train_function = model.test_function = model.predict_function = None
+
+
+def refuse_replicas(model: keras.Model) -> None:
+    """Raises a ValueError under a strategy with several replicas, whose factors would drift apart."""
+    replicas = model.distribute_strategy.num_replicas_in_sync
+    if replicas > 1:
+        raise ValueError(
+            "Alternating training runs on one replica: each replica would solve its block on its own data "
+            f"and the factors would drift apart. Received: a distribution strategy with {replicas} replicas"
+        )
+
+
+def refuse_frozen(model: "AlternatingTraining") -> None:
+    """Raises a ValueError if what must move is frozen, or `trainable` was changed since the model was compiled."""
+    frozen = [part.path for part in model._moving_parts() if not is_trained(model, part)]
+    if frozen:
+        raise ValueError(
+            "Expected every block to be trainable, and with BlockLineSearch the bias, which moves with all of "
+            "them; to train only the layers around bilinear factors, use a plain keras.Model. Received: "
+            f"frozen {', '.join(frozen[:4])}"
+        )
+    if not model.is_exact and model._optimized not in (None, model._trained):
+        raise ValueError(
+            "Expected the variables to be trainable that were when the model was compiled. Received: others; "
+            "call `compile` after a change of `trainable`."
+        )
+
+
+def is_trained(model: "AlternatingTraining", part: Any) -> bool:
+    """Whether a variable, or a layer that has none yet, is trained with the model."""
+    return id(part) in model._trained if isinstance(part, keras.Variable) else model.trainable and part.trainable
+
+
+def listed(callbacks: Any) -> list[keras.callbacks.Callback]:
+    """The callbacks from one, several or lists of them, as Keras takes them."""
+    return keras.tree.flatten(getattr(callbacks, "callbacks", callbacks) or [])
