@@ -7,8 +7,9 @@ import keras
 import numpy as np
 
 from keras_bilinear.arguments import non_negative
+from keras_bilinear.parts.model_protocol import BilinearModel
 from keras_bilinear.stopping.certificate import Certificate, certificate_of_fit
-from keras_bilinear.stopping.convergence import ConvergenceWarning
+from keras_bilinear.stopping.convergence import RANKS_GROW, ConvergenceWarning
 
 STEADY = 2e-3
 """A sweep that lowers J by less than this fraction leaves the present ranks close to their optimum."""
@@ -33,7 +34,7 @@ class AutomaticRank(keras.callbacks.Callback):
     Attributes:
         reason: After the fit, why it ended, in words.
         converged: After the fit, whether it ended certified.
-        certificate: The last one that was taken.
+        certificate: The last one that was taken in it.
 
     Raises:
         ValueError: as the fit begins, unless the model is bilinear, has the sum penalty with alpha > 0, for which
@@ -55,21 +56,21 @@ class AutomaticRank(keras.callbacks.Callback):
         self.converged = False
         self.reason = "not fitted yet"
 
-    def check_fit(self, model: Any, options: dict[str, Any]) -> None:
+    def check_fit(self, model: BilinearModel, options: dict[str, Any]) -> None:
         """Raises a ValueError where this callback cannot work, before the fit has changed anything."""
         penalty = getattr(getattr(model, "head", None), "factor_penalty", None)
         if penalty is None or not (penalty.has_optimal_rank and model._trains_exactly and model.alpha > 0):
             raise ValueError(
                 'Expected a bilinear regression model with penalty="sum" and alpha > 0, compiled with '
                 "BlockLineSearch: only there has J an optimal rank. Received: "
-                f"{type(model).__name__}, penalty={getattr(model, 'penalty_name', None)!r}"
+                f"{type(model).__name__}, penalty={penalty!r}"
             )
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         model = self.model
         self.check_fit(model, {})  # again, for `keras.Model.fit` calls no `check_fit`
-        self.converged, self.reason = False, "the epochs ran out"
-        model.schedule.ranks_are_growing = True
+        self.converged, self.reason, self.certificate = False, "the epochs ran out", None
+        self.params[RANKS_GROW] = True
         A, B = model.factors()
         if not A.any():
             B[1:] = 0.0
@@ -98,7 +99,7 @@ class AutomaticRank(keras.callbacks.Callback):
             )
 
 
-def grow(model: Any, more: np.ndarray) -> None:
+def grow(model: BilinearModel, more: np.ndarray) -> None:
     """Gives up negligible ranks, and lets the classes in `more` (K,) wake one of those they do not use."""
     model.canonicalize()
     A, B = model.factors()

@@ -5,15 +5,15 @@ It is computed in float64, whatever the model computes in.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import numpy as np
 from keras import ops
 
 from keras_bilinear.maths.bilinear import Samples
 from keras_bilinear.maths.duality import DualPoint, PenaltyBound, best_bias_change, likelihood, lower_bound
-from keras_bilinear.parts.layers import BilinearDense
 from keras_bilinear.parts.losses import targets
+from keras_bilinear.parts.model_protocol import BlockModel, RegressionModel, is_linear
 
 COUNTS_FROM = 1e-2
 """Singular values below this fraction of the largest of their class do not count for its effective rank."""
@@ -73,21 +73,7 @@ class Certificate:
         )
 
 
-class Certifiable(Protocol):
-    """What a certificate reads of one of the four models."""
-
-    units: int
-    alpha: float
-    head: Any
-
-    def weight_matrices(self) -> np.ndarray:
-        """W (K, M, N)."""
-
-    def _checked(self, x: Any, y: Any, sample_weight: Any = None) -> tuple[Any, Any, Any]:
-        """Images (T, M, N), labels and weights (T,), as `fit` takes them; builds the model."""
-
-
-def certificate(model: Certifiable, x: Any, y: Any, sample_weight: Any = None) -> Certificate:
+def certificate(model: RegressionModel, x: Any, y: Any, sample_weight: Any = None) -> Certificate:
     """The certificate of a bilinear or linear model on its training images; `model.certificate` calls this.
 
     Costs a product with the images for the logits and one for the gradient, in float64, and K thin SVDs of M x N
@@ -105,12 +91,12 @@ def certificate(model: Certifiable, x: Any, y: Any, sample_weight: Any = None) -
     return certified(model, *model._checked(x, y, sample_weight))
 
 
-def certified(model: Certifiable, X: Any, y: Any, weight: Any) -> Certificate:
+def certified(model: RegressionModel, X: Any, y: Any, weight: Any) -> Certificate:
     """The certificate on data that has been checked already: X (T, M, N), labels of any form, weights (T,)."""
     X, w = ops.convert_to_numpy(X), ops.convert_to_numpy(weight).astype("float64")
     C = ops.convert_to_numpy(targets(ops.convert_to_tensor(y), model.units, "float64"))
     samples, bias, alpha = Samples(C, w / len(w)), model.head.bias, float(model.alpha)
-    W, rank, R, bound_of_penalty = weights_of(model)
+    W, R, rank, bound_of_penalty = weights_and_penalty(model)
     z = logits(X, W) + (0.0 if bias is None else ops.convert_to_numpy(bias.value))
     J = likelihood(z, *samples)[0] + alpha * R
     change = np.zeros(model.units) if bias is None else best_bias_change(z, samples)
@@ -126,25 +112,14 @@ def certified(model: Certifiable, X: Any, y: Any, weight: Any) -> Certificate:
     return Certificate(J, safe, bound.ratios, sigma, ranks, freedom, bound.note)
 
 
-class Weights(NamedTuple):
-    """W (K, M, N) in float64, L, R without alpha, and the bound that the penalty names."""
-
-    W: np.ndarray
-    rank: int
-    R: float
-    bound: PenaltyBound
-
-
-def weights_of(model: Certifiable) -> Weights:
-    """What the one layer with weights says: a `BilinearDense`, or a `Dense` on the pixels."""
-    head = model.head
-    if not isinstance(head, BilinearDense):
-        W, ridge = model.weight_matrices().astype("float64"), head.kernel_regularizer
-        return Weights(W, min(W.shape[1:]), float(ridge.value(W)), ridge.bound)
-    A, B = (ops.convert_to_numpy(factors).astype("float64") for factors in (head.A, head.B))
-    penalty = head.factor_penalty
-    assert penalty is not None  # the four models have one
-    return Weights(np.einsum("lmk,lnk->kmn", A, B), head.rank, float(penalty.value(A, B)), penalty.bound)
+def weights_and_penalty(model: RegressionModel) -> tuple[np.ndarray, float, int, PenaltyBound]:
+    """W (K, M, N) and R without alpha, both in float64, the rank that W may have, and the bound that R names."""
+    if is_linear(model):
+        W, R = model.weight_matrices().astype("float64"), model.ridge
+        return W, float(R.value(W)), min(W.shape[1:]), R.bound
+    A, B = (ops.convert_to_numpy(factors).astype("float64") for factors in (model.head.A, model.head.B))
+    R = model.head.factor_penalty
+    return np.einsum("lmk,lnk->kmn", A, B), float(R.value(A, B)), len(A), R.bound
 
 
 def tiles(X: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
@@ -165,12 +140,12 @@ def gradient(X: np.ndarray, samples: Samples, p: np.ndarray) -> np.ndarray:
     return np.sum([residual[rows].T @ images for rows, images in tiles(X)], axis=0).reshape(-1, *X.shape[1:])
 
 
-def certificate_of_fit(model: Certifiable) -> Certificate:
+def certificate_of_fit(model: RegressionModel) -> Certificate:
     """The certificate on the data that `fit` runs on, or a ValueError if that is not at hand."""
     return certified(model, *data_of_fit(model))
 
 
-def data_of_fit(model: object) -> tuple[Any, Any, Any]:
+def data_of_fit(model: BlockModel) -> tuple[Any, Any, Any]:
     """The images, labels and weights that `fit` runs on, or a ValueError if they are not at hand."""
     if model._training_data is None:
         raise ValueError(WITHOUT_ARRAYS)

@@ -16,7 +16,9 @@ def data(T=60):
 
 def make(optimizer=None, **options):
     model = kb.BilinearSoftmaxRegression(3, 2, alpha=0.02, seed=0, **options)
-    model.compile(optimizer() if optimizer else None)
+    optimizer = optimizer() if optimizer else kb.BlockLineSearch()
+    # The solver is traced once for all models, and the step around it is not worth a trace.
+    model.compile(optimizer, run_eagerly=isinstance(optimizer, kb.BlockLineSearch))
     return model
 
 
