@@ -169,7 +169,7 @@ def hyperparameters(model: BlockModel) -> dict[str, Any]:
         "alpha": shared([decimal(head.alpha) for head in heads]),
         "blocks": getattr(optimizer, "blocks", None),
         "inner": getattr(optimizer, "inner", None),
-        "penalty": shared([head.penalty for head in heads if head.penalty not in ("no", "ridge")]),
+        "penalty": shared([head.penalty for head in heads if head.rank and head.penalty]),
         "rank": "auto" if model._rank_is_automatic else shared([head.rank for head in heads if head.rank]),
         "solver": type(optimizer).__name__,
         "step_size": None if model.is_exact else decimal(optimizer.learning_rate),

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from keras_bilinear.maths.penalties import Penalty, Ridge
 from keras_bilinear.parts.layers import named_layers
 from keras_bilinear.parts.model_protocol import BlockModel, is_linear
 from keras_bilinear.parts.optimizers import BlockLineSearch, inner_optimizer
@@ -31,12 +32,12 @@ def facts_of_data(model: BlockModel) -> DataFacts:
 
 
 class Head(NamedTuple):
-    """A layer with blocks: its name, K, L (None for a linear one), the name of R, its degree in W, and alpha."""
+    """A layer with blocks: its name, K, L (None if linear), R by name or None, its degree in W, and alpha."""
 
     name: str
     units: int
     rank: int | None
-    penalty: str
+    penalty: str | None
     degree: int
     alpha: float
 
@@ -46,13 +47,16 @@ def heads_of(model: BlockModel) -> tuple[Head, ...]:
     if not model.built:
         return ()
     if is_linear(model):
-        return (Head(model.head.name, model.units, None, "ridge", model.ridge.degree, model.alpha),)
+        return (Head(model.head.name, model.units, None, *kind(model.ridge), model.alpha),)
     heads = []
     for name, layer in named_layers(model).items():
-        penalty = layer.factor_penalty
-        kind, degree = ("no", 0) if penalty is None else (type(penalty).__name__.lower(), penalty.degree)
-        heads.append(Head(name, layer.units, layer.rank, kind, degree, float(layer.alpha or 0.0)))
+        heads.append(Head(name, layer.units, layer.rank, *kind(layer.factor_penalty), float(layer.alpha or 0.0)))
     return tuple(heads)
+
+
+def kind(penalty: Penalty | Ridge | None) -> tuple[str | None, int]:
+    """Name and degree of a penalty."""
+    return (None, 0) if penalty is None else (type(penalty).__name__.lower(), penalty.degree)
 
 
 def solver_of(model: BlockModel) -> str:

@@ -205,7 +205,7 @@ def described(heads: Sequence[Head]) -> list[str]:
     for head in heads:
         name = f"{head.name} with " if len(heads) > 1 else ""
         rank = "" if head.rank is None else f", L = {head.rank}"
-        penalty = "no penalty" if head.penalty == "no" else f"{head.penalty} penalty, alpha = {head.alpha:g}"
+        penalty = "no penalty" if head.penalty is None else f"{head.penalty} penalty, alpha = {head.alpha:g}"
         texts.append(f"{name}K = {head.units}{rank}, {penalty}")
     return texts
 

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 
 from keras_bilinear.arguments import non_negative
+from keras_bilinear.maths.penalties import PENALTIES, WITH_OPTIMAL_RANK
 from keras_bilinear.parts.model_protocol import BilinearModel
 from keras_bilinear.stopping.certificate import Certificate, certificate_of_fit
 from keras_bilinear.stopping.convergence import RANKS_GROW, ConvergenceWarning
@@ -58,12 +59,13 @@ class AutomaticRank(keras.callbacks.Callback):
 
     def check_fit(self, model: BilinearModel, options: dict[str, Any]) -> None:
         """Raises a ValueError where this callback cannot work, before the fit has changed anything."""
-        penalty = getattr(getattr(model, "head", None), "factor_penalty", None)
-        if penalty is None or not (penalty.has_optimal_rank and model._trains_exactly and model.alpha > 0):
+        name = getattr(model, "penalty_name", None)  # other models have none
+        has_optimum = name is not None and PENALTIES[name].has_optimal_rank
+        if not (has_optimum and model._trains_exactly and model.alpha > 0):
             raise ValueError(
-                'Expected a bilinear regression model with penalty="sum" and alpha > 0, compiled with '
-                "BlockLineSearch: only there has J an optimal rank. Received: "
-                f"{type(model).__name__}, penalty={penalty!r}"
+                f"Expected a bilinear regression model with penalty={WITH_OPTIMAL_RANK} and alpha > 0, compiled "
+                "with BlockLineSearch: only there has J an optimal rank. Received: "
+                f"{type(model).__name__}, penalty={name!r}"
             )
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
