@@ -37,6 +37,7 @@ class ImageRegression(CheckedCalls, AlternatingTraining, keras.Model):
     head: keras.layers.Layer
     alpha: float
     jit_compile: Any
+    run_eagerly: Any
     image_size: tuple[int, int]
 
     def __init__(self, units: int, alpha: float, use_bias: bool, input_shape: Any, name: str | None, dtype: Any):
@@ -109,8 +110,8 @@ class ImageRegression(CheckedCalls, AlternatingTraining, keras.Model):
             loss: The cross-entropy of the paper by default; takes integer and one-hot labels.
             metrics: As in Keras; by default the accuracy, whatever form the labels have.
             jit_compile: As in Keras: True compiles with XLA, once a shape, and "auto" does so on accelerators. With
-                `BlockLineSearch` it is the solver that is compiled; on a CPU "auto" does so where steps are small and
-                many (see `BlockLineSearch.steps_are_large`). Without XLA it is traced once for all models of a
+                `BlockLineSearch` it is the solver that is compiled; on a CPU "auto" does so where steps are small
+                and many (see `BlockLineSearch.steps_are_large`). Without XLA it is traced once for all models of a
                 shape and any number of images.
             **kwargs: As in Keras.
         """
