@@ -54,7 +54,6 @@ def test_fine_tuning_wins_back_what_truncation_lost(linear, digits):
     x, y = digits
     model = compress(linear, rank=3, alpha=1e-3)
     before = compression_report(linear, model, x[1300:], y[1300:])
-    model.compile(run_eagerly=True)  # only the solver is traced
     model.fit(x[:1300], y[:1300], epochs=10, verbose=0)
     after = compression_report(linear, model, x[1300:], y[1300:])
     assert before.accuracy[0] == pytest.approx(linear.score(flat(x[1300:]), y[1300:]))
