@@ -103,7 +103,7 @@ def refuse_replicas(model: keras.Model) -> None:
 
 def refuse_frozen(model: "AlternatingTraining") -> None:
     """Raises a ValueError if what must move is frozen, or `trainable` was changed since the model was compiled."""
-    frozen = [part.path for part in model._moving_parts() if not is_trained(model, part)]
+    frozen = [part.path or part.name for part in model._moving_parts() if not is_trained(model, part)]
     if frozen:
         raise ValueError(
             "Expected every block to be trainable, and with BlockLineSearch the bias, which moves with all of "

@@ -37,6 +37,7 @@ class ImageRegression(CheckedCalls, AlternatingTraining, keras.Model):
     head: keras.layers.Layer
     alpha: float
     jit_compile: Any
+    run_eagerly: Any
     image_size: tuple[int, int]
 
     def __init__(self, units: int, alpha: float, use_bias: bool, input_shape: Any, name: str | None, dtype: Any):
@@ -109,9 +110,9 @@ class ImageRegression(CheckedCalls, AlternatingTraining, keras.Model):
             loss: The cross-entropy of the paper by default; takes integer and one-hot labels.
             metrics: As in Keras; by default the accuracy, whatever form the labels have.
             jit_compile: As in Keras: True compiles with XLA, once a shape, and "auto" does so on accelerators. With
-                `BlockLineSearch` it is the solver that is compiled; on a CPU "auto" does so where it pays (see
-                `BlockLineSearch.gains_from_xla`). Without XLA it is traced once for any number of images; with
-                `run_eagerly` nothing else is traced, which suits many short fits.
+                `BlockLineSearch` it is the solver that is compiled; on a CPU "auto" does so where steps are small
+                and many (see `BlockLineSearch.steps_are_large`). Without XLA it is traced once for all models of a
+                shape and any number of images.
             **kwargs: As in Keras.
         """
         optimizer = BlockLineSearch() if optimizer is None else optimizer
@@ -128,7 +129,7 @@ class ImageRegression(CheckedCalls, AlternatingTraining, keras.Model):
         self._full_batch, self._compiled_parts_built = None, False
         self._jit_choice = jit_compile
         if self.is_exact:
-            pays = jit_compile == "auto" and optimizer.gains_from_xla and not self.run_eagerly
+            pays = jit_compile == "auto" and not optimizer.steps_are_large and not self.run_eagerly
             self._jit_solver = bool(self.jit_compile) or pays
             # The solver is compiled by itself, once for all models: the step around it is left to the graph.
             self.jit_compile = False
@@ -206,6 +207,19 @@ class ImageRegression(CheckedCalls, AlternatingTraining, keras.Model):
         # Metrics of one score take labels of its shape, (T, 1).
         y = ops.reshape(y, (-1, 1)) if self.units == 1 and y is not None else y
         return super().compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+
+    def make_train_function(self, force: bool = False) -> Any:
+        """As in Keras, but steps that are large and few run without a graph of their own.
+
+        Their work is done by the solver's graphs, which all models share; to trace Keras' step for every new model
+        would take longer than many a fit.
+        """
+        asked = self.run_eagerly
+        self.run_eagerly = asked or (self.is_exact and self.optimizer.steps_are_large)
+        try:
+            return super().make_train_function(force)
+        finally:
+            self.run_eagerly = asked
 
     def train_step(self, data: Any) -> dict[str, Tensor]:
         return exact_step(self, *data) if self.is_exact else super().train_step(data)

@@ -74,12 +74,13 @@ class BlockLineSearch(keras.optimizers.Optimizer):
         self._max_inner.assign(positive_integer("max_inner", value))
 
     @property
-    def gains_from_xla(self) -> bool:
-        """Whether XLA earns back on a CPU the seconds it takes: where steps are small and many.
+    def steps_are_large(self) -> bool:
+        """Whether a step is long enough for what is around it not to matter.
 
-        The joint solver spends its time in products with the images, which XLA does not speed up there.
+        The joint solver spends its time in products with the images. Neither XLA nor a graph for the whole step
+        would speed it up on a CPU; where steps are small and many, both earn back the seconds they take.
         """
-        return self.blocks != "joint"
+        return self.blocks == "joint"
 
     @property
     def tolerance(self) -> float:
