@@ -12,20 +12,8 @@ from keras_bilinear._version import __version__
 from keras_bilinear.monitoring.fit_facts import heads_of
 from keras_bilinear.monitoring.model_in_words import comparison
 from keras_bilinear.monitoring.pictures import mosaic
+from keras_bilinear.parts import log_names as log
 from keras_bilinear.parts.layers import BilinearDense, named_layers, parameter_count
-from keras_bilinear.parts.log_names import (
-    ACTIVE_BLOCK,
-    GRAD_NORM,
-    HELD_OUT,
-    IMPROVEMENT,
-    INNER_ITERATIONS,
-    LOSS,
-    NAMES_OF_J,
-    OBJECTIVE,
-    PENALTY,
-    STEP_SIZE,
-    metrics_of,
-)
 from keras_bilinear.parts.model_protocol import BlockModel
 from keras_bilinear.parts.optimizers import inner_optimizer
 from keras_bilinear.stopping.certificate import Certificate, effective_ranks
@@ -44,7 +32,7 @@ OUTCOMES = {
 
 def of_step(logs: dict[str, Any]) -> dict[str, float]:
     """What one step did: J and its parts, step size, |gradient|, active block, line searches, and the metrics."""
-    parts = (LOSS, *NAMES_OF_J, PENALTY)
+    parts = (log.LOSS, *log.NAMES_OF_J, log.PENALTY)
     others = {f"step/{name}": value for name, value in logs.items() if name not in parts}
     return parts_of_objective("step", logs) | numbers(others)
 
@@ -59,28 +47,28 @@ def of_epoch(model: BlockModel, logs: dict[str, Any], updates: np.ndarray) -> di
         logs: Those of the epoch.
         updates: How many steps each block took in it.
     """
-    values = {**parts_of_objective("objective", logs), "blocks/step_size": logs[STEP_SIZE]}
-    improvement = logs.get(IMPROVEMENT, math.nan)
+    values = {**parts_of_objective("objective", logs), "blocks/step_size": logs[log.STEP_SIZE]}
+    improvement = logs.get(log.IMPROVEMENT, math.nan)
     if 0 < improvement < math.inf:
         # Orders of magnitude: TensorBoard gives no chart a logarithmic scale of itself.
         values["objective/log10_improvement"] = math.log10(improvement)
     if not model.is_exact:  # there the steps tell; a sweep visits all
-        values["blocks/active"] = logs[ACTIVE_BLOCK]
+        values["blocks/active"] = logs[log.ACTIVE_BLOCK]
     norms = ops.convert_to_numpy(model.schedule.grad_norms)
     for name, norm, taken in zip(map(tag, model.block_names), norms, updates, strict=False):
         values[f"updates/{name}"] = float(taken)
         if not math.isnan(norm):  # it has had a turn
             values[f"gradient/{name}"] = float(norm)
-    metrics = metrics_of(logs)
+    metrics = log.metrics_of(logs)
     values |= {
-        "objective/val_J" if name == HELD_OUT + LOSS else f"metrics/{name}": metrics[name] for name in metrics
+        "objective/val_J" if name == log.HELD_OUT_LOSS else f"metrics/{name}": metrics[name] for name in metrics
     }
     return numbers(values) | of_ranks(model)
 
 
 def parts_of_objective(group: str, logs: dict[str, Any]) -> dict[str, float]:
     """J = V + alpha R."""
-    J, penalty = logs[OBJECTIVE], logs[PENALTY]
+    J, penalty = logs[log.OBJECTIVE], logs[log.PENALTY]
     return {f"{group}/J": J, f"{group}/V": J - penalty, f"{group}/alpha_R": penalty}
 
 
@@ -142,7 +130,7 @@ def layout(model: BlockModel, with_steps: bool, with_certificate: bool) -> dict[
         },
     }
     if with_steps:
-        names = (STEP_SIZE, GRAD_NORM, ACTIVE_BLOCK, INNER_ITERATIONS)
+        names = (log.STEP_SIZE, log.GRAD_NORM, log.ACTIVE_BLOCK, log.INNER_ITERATIONS)
         categories["Steps"] = {
             "J = V + alpha R": ["step/(J|V|alpha_R)$"],
             **{name.replace("_", " "): [f"step/{name}$"] for name in names if model.is_exact or name != names[-1]},

@@ -13,7 +13,6 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.custom_scalar import summary as custom_scalar
 from tensorboard.plugins.custom_scalar.layout_pb2 import Category, Chart, Layout, MultilineChartContent
 from tensorboard.plugins.hparams import api as hp
-from tensorboard.plugins.image import metadata as image
 from tensorboard.plugins.scalar.summary import scalar_pb
 
 
@@ -40,14 +39,9 @@ class EventLog:
         self._write(Summary(value=[self._scalars[tag] for tag in values]), step)
 
     def picture(self, tag: str, pixels: np.ndarray, description: str, step: int) -> None:
-        """pixels (H, W, 3), uint8. The description is shown beside the picture.
-
-        What `tf.summary.image` writes, in half the time, for it is made for stacks of many.
-        """
-        H, W, _ = pixels.shape
-        metadata = image.create_summary_metadata(display_name=None, description=description)
+        """pixels (H, W, 3), uint8. The description is shown beside the picture."""
         with self.recording():
-            tf.summary.write(tag, [str(W), str(H), tf.io.encode_png(pixels)], step=step, metadata=metadata)
+            tf.summary.image(tag, pixels[None], step=step, description=description)
 
     def text(self, tag: str, markdown: str, step: int) -> None:
         """Shown on the Text page."""

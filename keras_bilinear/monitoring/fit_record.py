@@ -93,14 +93,13 @@ class FitRecord:
         solver: The optimizer, as one would write it.
         epochs: Those that ended.
         blocks: In the order of their turns.
-        last_epoch: The number of the one that began last.
-        moved_since: Whether weights have moved since the last epoch that ended.
-        penalty_at_the_end: alpha R of the last weights.
+        penalty: alpha R as the last of the epochs ended, or now if weights have moved since.
+        cross_entropy: V there, on mini-batches J - alpha R; NaN if weights have moved since.
         filter_norms: |W| of every layer, before callbacks could replace weights.
         weights_were_replaced: Whether one did, as the fit ended.
         sweeps: How many have been finished, ever; those an earlier fit has finished are `sweeps_before`.
         was_stopped: Whether a callback did.
-        interruption: The name of the exception that did; empty without one.
+        interruption: Which exception broke it off, and when, in words; empty without one.
         judgement: None without a callback that judges convergence.
         seconds: How long it took.
     """
@@ -111,17 +110,16 @@ class FitRecord:
     solver: str
     epochs: tuple[Epoch, ...]
     blocks: tuple[BlockReport, ...]
-    last_epoch: int
-    moved_since: bool
-    penalty_at_the_end: float
+    penalty: float
+    cross_entropy: float
     filter_norms: tuple[float, ...]
-    weights_were_replaced: bool
     sweeps: int
     sweeps_before: int
     was_stopped: bool
     interruption: str
-    judgement: Judgement | None
-    seconds: float
+    judgement: Judgement | None = None
+    weights_were_replaced: bool = False
+    seconds: float = 0.0
 
     @property
     def objective(self) -> float:
@@ -129,21 +127,11 @@ class FitRecord:
         return self.epochs[-1].objective if self.epochs else math.nan
 
     @property
-    def penalty(self) -> float:
-        """alpha R there, or of the last weights if they have moved since."""
-        return self.penalty_at_the_end if self.moved_since else self.epochs[-1].penalty
-
-    @property
-    def cross_entropy(self) -> float:
-        """V there; NaN if the weights have moved since."""
-        return math.nan if self.moved_since else self.objective - self.penalty
-
-    @property
     def reason(self) -> str:
         """Why the fit ended, in words."""
         judgement = self.judgement
         if self.interruption:
-            return f"{self.interruption} interrupted the fit in epoch {self.last_epoch}"
+            return self.interruption
         if judgement and (judgement.converged or judgement.stalled):
             return judgement.reason
         if self.was_stopped:

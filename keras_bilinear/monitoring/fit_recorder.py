@@ -12,16 +12,7 @@ from keras import ops
 
 from keras_bilinear.monitoring.fit_facts import facts_of_data, heads_of, solver_of
 from keras_bilinear.monitoring.fit_record import BlockReport, Epoch, FitRecord, Judgement
-from keras_bilinear.parts.log_names import (
-    ACCURACY,
-    ACTIVE_BLOCK,
-    HELD_OUT,
-    IMPROVEMENT,
-    LOSS,
-    NAMES_OF_J,
-    OBJECTIVE,
-    PENALTY,
-)
+from keras_bilinear.parts import log_names as log
 from keras_bilinear.parts.model_protocol import BlockModel
 from keras_bilinear.parts.optimizers import inner_optimizer
 from keras_bilinear.parts.schedule import relative_decrease
@@ -30,13 +21,7 @@ from keras_bilinear.stopping.convergence import BlockConvergence
 
 
 class Standing(NamedTuple):
-    """Where the alternation stands.
-
-    Fields:
-        sweeps: How many have been finished, ever.
-        active: The block that moves next.
-        iterations: Steps of the optimizer.
-    """
+    """Sweeps that have been finished, ever; the block that moves next; steps of the optimizer."""
 
     sweeps: int
     active: int
@@ -84,26 +69,29 @@ class FitRecorder(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         logs, now = {} if logs is None else logs, self.standing()
-        J, penalty, accuracy = (float(logs.get(name, math.nan)) for name in (OBJECTIVE, PENALTY, ACCURACY))
+        J, penalty, accuracy = (
+            float(logs.get(name, math.nan)) for name in (log.OBJECTIVE, log.PENALTY, log.ACCURACY)
+        )
         is_whole = self.last.active == now.active == 0 and now.sweeps == self.last.sweeps + 1
         is_sweep, schedule = self.model.is_exact and is_whole, self.model.schedule
         # A sweep's from J where it began, which the first one has too.
         improvement = schedule.sweep_improvement(0.0) if is_sweep else relative_decrease(self.objective, J)
         self.epochs.append(Epoch(epoch + 1, now.sweeps, is_sweep, J, penalty, float(improvement), accuracy))
-        self.seen.add(int(logs.get(ACTIVE_BLOCK, 0)))
+        self.seen.add(int(logs.get(log.ACTIVE_BLOCK, 0)))
         self.last, self.objective = now, J
-        logs[IMPROVEMENT] = self.epochs[-1].improvement
-        if HELD_OUT + LOSS in logs:
-            logs.update({HELD_OUT + name: logs[HELD_OUT + LOSS] for name in NAMES_OF_J})
+        logs[log.IMPROVEMENT] = self.epochs[-1].improvement
+        if log.HELD_OUT_LOSS in logs:
+            logs.update({log.HELD_OUT + name: logs[log.HELD_OUT_LOSS] for name in log.NAMES_OF_J})
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        # Before other callbacks replace weights.
-        self.record = self.recorded()
+        if self.start is not None:  # or there was no epoch
+            self.record = self.recorded(self.start)  # before other callbacks replace weights
 
     def __exit__(self, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
-        record = self.record or self.recorded(interruption="" if kind is None else kind.__name__)
-        if record is None:
+        if self.start is None:
             return
+        interruption = f"{kind.__name__} interrupted the fit in epoch {self.epoch}" if kind else ""
+        record = self.record or self.recorded(self.start, interruption)
         self.model._last_fit = dataclasses.replace(
             record,
             weights_were_replaced=not np.allclose(record.filter_norms, filter_norms(self.model), equal_nan=True),
@@ -111,47 +99,41 @@ class FitRecorder(keras.callbacks.Callback):
             seconds=time.perf_counter() - self.entered,
         )
 
-    def recorded(self, interruption: str = "") -> FitRecord | None:
-        """What there is to tell of the fit as it ends; None of one that has not begun an epoch."""
-        if self.start is None:
-            return None
-        model, end, is_exact = self.model, self.standing(), self.model.is_exact
+    def recorded(self, start: Standing, interruption: str = "") -> FitRecord:
+        """What there is to tell of the fit as it ends."""
+        model, end = self.model, self.standing()
+        if self.epochs and self.last.iterations == end.iterations:
+            penalty, V = self.epochs[-1].penalty, self.epochs[-1].objective - self.epochs[-1].penalty
+        else:  # broken off within an epoch
+            penalty, V = float(model.penalty()) if model.built else math.nan, math.nan
         return FitRecord(
-            is_exact=is_exact,
+            is_exact=model.is_exact,
             data=self.data,
             heads=heads_of(model),
             solver=solver_of(model),
             epochs=tuple(self.epochs),
-            blocks=self.blocks(end),
-            last_epoch=self.epoch,
-            moved_since=not self.epochs or self.last.iterations != end.iterations,
-            penalty_at_the_end=float(model.penalty()) if model.built else math.nan,
+            blocks=self.blocks(start, end),
+            penalty=penalty,
+            cross_entropy=V,
             filter_norms=filter_norms(model),
-            weights_were_replaced=False,
             # On mini-batches an epoch that was broken off ends none.
-            sweeps=(end if is_exact else self.last).sweeps,
-            sweeps_before=self.start.sweeps,
+            sweeps=(end if model.is_exact else self.last).sweeps,
+            sweeps_before=start.sweeps,
             was_stopped=bool(model.stop_training) and not interruption,
             interruption=interruption,
-            judgement=None,
-            seconds=0.0,
         )
 
-    def blocks(self, end: Standing) -> tuple[BlockReport, ...]:
+    def blocks(self, start: Standing, end: Standing) -> tuple[BlockReport, ...]:
         """What each block has done: one that had a turn may have had nothing left to do."""
         names, schedule = self.model.block_names if self.model.built else [], self.model.schedule
-        updates = ops.convert_to_numpy(schedule.block_steps.value) - self.steps_before
-        was_up = (updates > 0) | np.isin(np.arange(len(updates)), list(self.turns(end, len(names))))
+        updates, steps = ops.convert_to_numpy(schedule.block_steps.value) - self.steps_before, range(len(names))
+        if self.model.is_exact:
+            taken = end.iterations - start.iterations
+            self.seen = {(start.active + step) % len(names) for step in steps[:taken]}
+        was_up = (updates > 0) | np.isin(np.arange(len(updates)), list(self.seen))
         norms = np.where(was_up, ops.convert_to_numpy(schedule.grad_norms.value), math.nan)
-        rows = zip(names, updates, norms, was_up, strict=False)  # more blocks than names: joint ones are fewer
-        return tuple(BlockReport(name, int(steps), float(norm), bool(up)) for name, steps, norm, up in rows)
-
-    def turns(self, end: Standing, blocks: int) -> set[int]:
-        """The blocks that were up, by their numbers."""
-        if not self.model.is_exact or self.start is None:
-            return self.seen
-        steps = end.iterations - self.start.iterations
-        return {(self.start.active + step) % blocks for step in range(min(steps, blocks))}
+        rows = zip(names, updates, norms, was_up, strict=False)  # joint blocks are fewer than what is counted
+        return tuple(BlockReport(name, int(taken), float(norm), bool(up)) for name, taken, norm, up in rows)
 
     def standing(self) -> Standing:
         """Where the model stands now."""

@@ -8,15 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_bilinear.parts.log_names import (
-    ACCURACY,
-    ACTIVE_BLOCK,
-    HELD_OUT,
-    NAMES_OF_J,
-    STEP_SIZE,
-    J,
-    metrics_of,
-)
+from keras_bilinear.parts import log_names as log
 
 INTERVAL = 0.05
 """Seconds between two drawings of a bar, as in Keras."""
@@ -80,14 +72,14 @@ class Progress(keras.callbacks.ProgbarLogger):
     def readable(self, logs: dict[str, Any] | None) -> str:
         """The logs in words, " - J: 0.4194 - accuracy: 0.9119 - ..."."""
         logs = logs or {}
-        shown = {name: decimals(logs[name]) for name in (J, ACCURACY) if name in logs}
+        shown = {name: decimals(logs[name]) for name in (log.J, log.ACCURACY) if name in logs}
         shown["sweep"] = str(int(self.model.schedule.sweep.numpy()))
-        if ACTIVE_BLOCK in logs and len(self.names) > 1:
-            shown["block"] = self.names[int(logs[ACTIVE_BLOCK])]
-        if STEP_SIZE in logs:
-            shown["step size"] = f"{logs[STEP_SIZE]:.3g}"
+        if log.ACTIVE_BLOCK in logs and len(self.names) > 1:
+            shown["block"] = self.names[int(logs[log.ACTIVE_BLOCK])]
+        if log.STEP_SIZE in logs:
+            shown["step size"] = f"{logs[log.STEP_SIZE]:.3g}"
         # The rest of what a step says would make the line too long.
-        metrics = {name: decimals(value) for name, value in metrics_of(logs).items()}
+        metrics = {name: decimals(value) for name, value in log.metrics_of(logs).items()}
         shown |= {name: text for name, text in metrics.items() if name not in shown}
         return "".join(f" - {name}: {text}" for name, text in shown.items())
 
@@ -95,8 +87,8 @@ class Progress(keras.callbacks.ProgbarLogger):
 def tell_that_less_is_better(callbacks: list[Any]) -> None:
     """Has callbacks that monitor J by a name of its own minimise it: Keras knows losses and metrics only."""
     for callback in callbacks:
-        watched = str(getattr(callback, "monitor", "")).removeprefix(HELD_OUT)
-        if watched in NAMES_OF_J and getattr(callback, "mode", None) == "auto":
+        watched = str(getattr(callback, "monitor", "")).removeprefix(log.HELD_OUT)
+        if watched in log.NAMES_OF_J and getattr(callback, "mode", None) == "auto":
             callback.mode = "min"
 
 

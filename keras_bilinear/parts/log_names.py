@@ -17,7 +17,8 @@ IMPROVEMENT = "improvement"
 """How much an epoch lowered J, relative to J; NaN where that is not known."""
 ACCURACY = "accuracy"
 HELD_OUT = "val_"
-"""What Keras puts before the names of what it measures on held-out images, where J is "val_loss"."""
+"""What Keras puts before the names of what it measures on held-out images."""
+HELD_OUT_LOSS = HELD_OUT + LOSS
 
 NOT_METRICS = {LOSS, *NAMES_OF_J, PENALTY, STEP_SIZE, ACTIVE_BLOCK, GRAD_NORM, INNER_ITERATIONS, IMPROVEMENT}
 NOT_METRICS |= {HELD_OUT + name for name in NAMES_OF_J}  # once more: that is "val_loss"

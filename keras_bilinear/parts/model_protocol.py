@@ -21,31 +21,18 @@ class BlockModel(Protocol):
     layers: Sequence[keras.layers.Layer]
     variables: list[keras.Variable]
     schedule: BlockSchedule
-    _last_fit: Any
-    """What monitoring has noted of the last fit (a `FitRecord`), or None."""
-    _training_data: tuple[Any, Any, Any] | None
-    """Images (T, M, N), labels and weights (T,) while a regression model is fitted to arrays."""
+    _last_fit: Any  # a FitRecord or None
+    _training_data: tuple[Any, Any, Any] | None  # images (T, M, N), labels, weights (T,) of a fit to arrays
     _rank_is_automatic: bool
 
     @property
-    def is_exact(self) -> bool:
-        """Whether whole blocks are solved on the full batch."""
-
+    def is_exact(self) -> bool: ...
     @property
-    def block_names(self) -> list[str]:
-        """The blocks of a sweep, in the order of their turns."""
-
-    def build(self, input_shape: tuple[int | None, ...]) -> None:
-        """As in Keras."""
-
-    def filters(self) -> dict[str, np.ndarray]:
-        """W (K, M, N) of each layer with blocks, by its name."""
-
-    def penalty(self) -> Tensor:
-        """alpha R, scalar."""
-
-    def _build_optimizer(self) -> None:
-        """Gives the optimizer its variables."""
+    def block_names(self) -> list[str]: ...
+    def build(self, input_shape: tuple[int | None, ...]) -> None: ...
+    def filters(self) -> dict[str, np.ndarray]: ...  # W (K, M, N) by the name of the layer
+    def penalty(self) -> Tensor: ...  # alpha R
+    def _build_optimizer(self) -> None: ...
 
 
 class RegressionModel(BlockModel, Protocol):
@@ -58,14 +45,9 @@ class RegressionModel(BlockModel, Protocol):
     _jit_solver: bool
 
     @property
-    def _trains_exactly(self) -> bool:
-        """Whether `fit` will solve whole blocks: as compiled, or by default."""
-
-    def weight_matrices(self) -> np.ndarray:
-        """W (K, M, N)."""
-
-    def _checked(self, x: Any, y: Any, sample_weight: Any = None) -> tuple[Any, Any, Any]:
-        """Arrays as `fit` takes them."""
+    def _trains_exactly(self) -> bool: ...
+    def weight_matrices(self) -> np.ndarray: ...  # W (K, M, N)
+    def _checked(self, x: Any, y: Any, sample_weight: Any = None) -> tuple[Any, Any, Any]: ...
 
 
 class BilinearModel(RegressionModel, Protocol):
@@ -74,24 +56,17 @@ class BilinearModel(RegressionModel, Protocol):
     rank: int
     penalty_name: str
 
-    def factors(self) -> tuple[np.ndarray, np.ndarray]:
-        """A (L, M, K) and B (L, N, K)."""
-
-    def ranks(self) -> np.ndarray:
-        """How many ranks each class uses, (K,)."""
-
-    def canonicalize(self) -> None:
-        """Replaces the factors by the SVD of every W_k."""
+    def factors(self) -> tuple[np.ndarray, np.ndarray]: ...  # A (L, M, K) and B (L, N, K)
+    def ranks(self) -> np.ndarray: ...  # (K,)
+    def canonicalize(self) -> None: ...
 
 
 class LinearModel(RegressionModel, Protocol):
     """LLR or LSR: the head is a `keras.layers.Dense` on the pixels."""
 
-    ridge: Any
-    """The penalty, whose alpha is a variable."""
+    ridge: Any  # the penalty, whose alpha is a variable
 
-    def _parameters(self, dtype: Any) -> tuple[Tensor, Tensor | None]:
-        """The kernel (M N, K) and the bias (K,) or None."""
+    def _parameters(self, dtype: Any) -> tuple[Tensor, Tensor | None]: ...  # kernel (M N, K), bias (K,)
 
 
 def is_on_arrays(model: BlockModel) -> TypeGuard[RegressionModel]:

@@ -462,7 +462,7 @@ def test_a_large_alpha_leaves_nothing():
 @pytest.mark.parametrize(("penalty", "optimizer"), [("sum", None), ("product", None), ("product", "adam")])
 def test_pixels_in_another_unit_change_what_alpha_means(penalty, optimizer):
     x, y = data()
-    x, model = np.abs(x) / np.abs(x).max(), make(optimizer, penalty=penalty)
+    x, model = np.abs(x) / np.abs(x).max(), make(optimizer, penalty=penalty, run_eagerly=True)
     for unit, times in ((255.0, {"sum": "255", "product": "65,025"}), (0.01, {"sum": "100", "product": "10,000"})):
         report, _ = fit(model, unit * x, y, 1)
         words = f"alpha = 0.02 weighs {times[penalty]} times {'less' if unit > 1 else 'more'}"

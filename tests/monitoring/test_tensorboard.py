@@ -132,7 +132,7 @@ def test_steps_are_written_as_often_as_asked(tmp_path):
 def test_several_steps_in_one_execution_count_as_they_are(tmp_path):
     x, y = data()
     model = kb.BilinearSoftmaxRegression(3, 2, alpha=0.02, seed=0)
-    model.compile(kb.BlockLineSearch(blocks="factor", max_inner=3), steps_per_execution=2)
+    model.compile(kb.BlockLineSearch(blocks="factor", max_inner=3), jit_compile=False, steps_per_execution=2)
     some = BilinearTensorBoard(tmp_path / "some", update_freq=4)
     model.fit(x, y, epochs=2, verbose=0, callbacks=[BilinearTensorBoard(tmp_path / "all"), some])
     assert curves(tmp_path / "all")["step/active_block"] == ([2, 4, 6, 8], [1, 3, 1, 3])

@@ -72,7 +72,7 @@ def test_converged_means_the_optimum_in_every_unit(name, unit):
 def test_the_unit_plays_no_part_for_single_blocks(blocks):
     x, y = images()
     model = MODELS["BLR"](1e-2, False)
-    model.compile(kb.BlockLineSearch(blocks=blocks), run_eagerly=True)
+    model.compile(kb.BlockLineSearch(blocks=blocks), jit_compile=False)
     x = UNITS["a column in another unit"](x)
     J = model.fit(x, y, epochs=60, verbose=0).history["objective"][-1]
     assert pytest.approx(optimum(x, y, 1e-2, False), rel=5e-3) == J
