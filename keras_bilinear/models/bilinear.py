@@ -9,12 +9,12 @@ from keras import ops
 from keras_bilinear.arguments import positive_integer
 from keras_bilinear.maths import bilinear as bm
 from keras_bilinear.maths import penalties
-from keras_bilinear.maths.bilinear import Tensor
+from keras_bilinear.maths.bilinear import Factors, Samples, Tensor
 from keras_bilinear.models.regression import ImageRegression, at_least_two
 from keras_bilinear.parts.initializers import OrthogonalizedUniform
 from keras_bilinear.parts.layers import BilinearDense
-from keras_bilinear.solver.blocks import Factors, block_names
-from keras_bilinear.solver.descent import Samples, Solution
+from keras_bilinear.solver.blocks import block_names
+from keras_bilinear.solver.descent import Solution
 from keras_bilinear.stopping.automatic_rank import AutomaticRank
 
 MOST_RANKS = 8

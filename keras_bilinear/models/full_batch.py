@@ -9,10 +9,9 @@ from keras import ops
 
 from keras_bilinear.data.arrays import Batch
 from keras_bilinear.maths import bilinear as bm
-from keras_bilinear.maths.bilinear import Tensor
+from keras_bilinear.maths.bilinear import Samples, Tensor
 from keras_bilinear.parts.log_names import INNER_ITERATIONS, logs_of_step
 from keras_bilinear.parts.losses import targets
-from keras_bilinear.solver.descent import Samples
 
 if TYPE_CHECKING:
     from keras_bilinear.models.regression import ImageRegression

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from keras import ops
 
 from keras_bilinear.maths import bilinear as bm
-from keras_bilinear.maths.bilinear import Tensor
+from keras_bilinear.maths.bilinear import Factors, Samples, Tensor
 from keras_bilinear.parts.losses import targets
 from keras_bilinear.parts.model_protocol import BlockModel, LinearModel, RegressionModel, is_linear, is_on_arrays
 from keras_bilinear.parts.optimizers import BlockLineSearch
-from keras_bilinear.solver.blocks import Factors, block_names
-from keras_bilinear.solver.descent import Samples, Solution, in_sight
+from keras_bilinear.solver.blocks import block_names
+from keras_bilinear.solver.descent import Solution, in_sight
 from keras_bilinear.stopping.certificate import data_of_fit
 
 

@@ -14,7 +14,7 @@ from keras_bilinear.solver.descent import DIRECTIONS, Budget
 from tests import reference
 from tests.problems import one_hot, planted
 
-PENALTIES = [penalties.Sum, penalties.Product, penalties.Frobenius]
+PENALTIES = list(penalties.PENALTIES.values())
 
 
 @functools.cache
