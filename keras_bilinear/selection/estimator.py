@@ -109,6 +109,21 @@ class BilinearClassifier(ClassifierMixin, BaseEstimator):
         max_iter = positive_integer("max_iter", self.max_iter)
         tol = non_negative("tol", self.tol)
         stop = AutomaticRank(tol) if isinstance(self.rank, str) else BlockConvergence(tol)
+        images, classes, weight = self._checked(X, y, sample_weight)
+        self.model_ = self._new_model()
+        # Only the solver is a graph, one for all fits: a graph of the step around it would be traced for each.
+        self.model_.compile(jit_compile=False, run_eagerly=True)
+        stop.warns = False  # in the words of Keras' arguments
+        self.model_.fit(
+            images, classes, sample_weight=weight, epochs=max_iter, callbacks=[stop], verbose=self.verbose
+        )
+        self.n_iter_ = int(self.model_.schedule.sweep.numpy())
+        if not stop.converged:
+            self._warn(stop)
+        return self
+
+    def _checked(self, X: Any, y: Any, sample_weight: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Images (T, M, N), class numbers and weights (T,); what classes and what size there are is noted."""
         rows, shape = as_rows(X)
         rows, y = validate_data(self, rows, y, dtype=np.float32)
         check_classification_targets(y)
@@ -119,22 +134,7 @@ class BilinearClassifier(ClassifierMixin, BaseEstimator):
         if isinstance(sample_weight, numbers.Real):
             sample_weight = np.full(len(rows), sample_weight)  # a scalar weighs all alike, as in scikit-learn
         weight = checked_weights(sample_weight, len(rows)) * compute_sample_weight(self.class_weight, y)
-        self.model_ = self._new_model()
-        # Only the solver is a graph, one for all fits: a graph of the step around it would be traced for each.
-        self.model_.compile(jit_compile=False, run_eagerly=True)
-        stop.warns = False  # in the words of Keras' arguments
-        self.model_.fit(
-            rows.reshape(-1, *self.image_shape_),
-            classes,
-            sample_weight=weight,
-            epochs=max_iter,
-            callbacks=[stop],
-            verbose=self.verbose,
-        )
-        self.n_iter_ = int(self.model_.schedule.sweep.numpy())
-        if not stop.converged:
-            self._warn(stop)
-        return self
+        return rows.reshape(-1, *self.image_shape_), classes, weight
 
     def _warn(self, stop: BlockConvergence | AutomaticRank) -> None:
         """Says in the words of these settings why the fit has not converged."""

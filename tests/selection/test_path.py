@@ -93,6 +93,7 @@ def test_fits_that_run_out_of_sweeps_are_counted(data):
 
 def test_bytes_are_those_of_the_exported_file(path, tmp_path):
     for point in path.points[-1], path.points[1]:
+        assert "bytes" not in vars(point), "no file is written before it is asked for"
         report = kb.export_tflite(path.model(point), tmp_path / "model.tflite")
         assert point.bytes == report.bytes
 
