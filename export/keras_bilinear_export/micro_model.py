@@ -6,9 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_bilinear.export.litert import check_structure, operators, schema, unpacked
-from keras_bilinear.export.metadata import sealed_facts
-from keras_bilinear.export.verification import loaded
+from keras_bilinear.export import litert, loaded, sealed_facts
 
 RESOLVER_METHODS = {
     "ADD": "AddAdd",
@@ -75,13 +73,13 @@ def read_model(content: bytes) -> MicroModel:
         ImportError: if ai-edge-litert is not installed.
     """
     # LiteRT verifies the bytes, after what may end it; TensorFlow Lite Micro does not, and crashes on wrong ones.
-    check_structure(content)
+    litert.check_structure(content)
     interpreter = loaded(content, "default")
-    kinds = tuple(dict.fromkeys(operators(content)))
+    kinds = tuple(dict.fromkeys(litert.operators(content)))
     unknown = [kind for kind in kinds if kind not in RESOLVER_METHODS]
     if unknown:
         raise ValueError(f"Expected operators among {', '.join(RESOLVER_METHODS)}. Received: {', '.join(unknown)}")
-    file = unpacked(content)
+    file = litert.unpacked(content)
     check_kind(file)
     image, output = single(interpreter.get_input_details()), single(interpreter.get_output_details())
     shapes = [details["shape_signature"].tolist() for details in (image, output)]
@@ -104,7 +102,7 @@ def read_model(content: bytes) -> MicroModel:
 
 def check_kind(file: Any) -> None:
     """Raises a ValueError for weights that TensorFlow Lite Micro cannot multiply."""
-    types = schema().TensorType
+    types = litert.schema().TensorType
     if any(tensor.type == types.FLOAT16 for graph in file.subgraphs for tensor in graph.tensors):
         raise unsupported("float16")
     if any((image.type, weights.type) == (types.FLOAT32, types.INT8) for _, image, weights in products(file)):
@@ -168,7 +166,7 @@ def labels(facts: dict[str, Any], K: int) -> tuple[str, ...] | None:
 
 def cmsis_scratch(file: Any) -> int:
     """Bytes of scratch of CMSIS-NN on cores with DSP instructions: its int8 depthwise kernel takes two a weight."""
-    kinds = schema()
+    kinds = litert.schema()
     return max(
         (
             2 * int(np.prod(weights.shape))

@@ -6,9 +6,8 @@ import pytest
 import tensorflow as tf
 
 import keras_bilinear as kb
-from keras_bilinear.export.files import export_saved_model, export_tflite
-from keras_bilinear.export.verification import VerificationError, verify_tflite
-from keras_bilinear.parts.networks import float32_copy, in_float32
+from keras_bilinear.export import VerificationError, export_saved_model, export_tflite, verify_tflite
+from keras_bilinear.export.float32_copy import float32_copy, in_float32
 from tests.files import dtype_policy, random_images, random_model, run
 
 SIZE = (9, 8)
@@ -62,8 +61,9 @@ def pixels(network, T=40):
     return np.random.default_rng(1).uniform(size=(T, *network.input_shape[1:])).astype("float32")
 
 
-@pytest.mark.parametrize("layout", ["factored", "merged"])
-@pytest.mark.parametrize("make", NETWORKS)
+@pytest.mark.parametrize(
+    ("make", "layout"), [*((make, "factored") for make in NETWORKS), (backbone, "merged"), (frames, "merged")]
+)
 def test_a_network_becomes_a_file(tmp_path, make, layout):
     network = make()
     x = pixels(network)
@@ -83,8 +83,10 @@ def test_a_factored_head_stays_factored(tmp_path):
     assert merged.parameters == 9 * 8 * 3 + 3
 
 
-@pytest.mark.parametrize("quantize", ["float16", "dynamic", "int8"])
-@pytest.mark.parametrize("make", [backbone, two_heads])
+@pytest.mark.parametrize(
+    ("make", "quantize"),
+    [(backbone, "float16"), (backbone, "int8"), (two_heads, "dynamic"), (two_heads, "int8")],
+)
 @pytest.mark.filterwarnings("ignore:quantize='dynamic' has left")
 def test_a_quantised_network(tmp_path, make, quantize):
     network = make()

@@ -18,9 +18,9 @@ from keras_bilinear_export.micro_model import RESOLVER_METHODS, Tensor, read_mod
 from keras_bilinear_export.microcontroller import arena_size, scores, write_firmware
 
 import keras_bilinear as kb
-from keras_bilinear.export.files import litert
+from keras_bilinear.export import litert
 from keras_bilinear.export.litert import operators
-from tests.files import random_model
+from tests.files import least_squares_model, random_model
 
 pytest.importorskip("tflite_micro", reason="needs tflite-micro, whose wheels are for Linux on x86-64")
 
@@ -29,14 +29,6 @@ WARNINGS = ["-std=c++17", "-Wall", "-Wextra", "-Werror"]
 LABELS = ['say "hi"', "new\nline", "é 数 ü1", "back\\slash", "??/", "", "tab\t%d", "7", "8", "9"]
 # One step of an int8 output is 1/256; the runtimes round in different places.
 TWO_STEPS = 2 / 256
-
-
-def trained(kind, rank, x, y):
-    """A model fitted for a moment: its scores are neither all alike nor all certain."""
-    options = {"alpha": 1e-3, "seed": 0}  # without a penalty the scores would grow, and all be certain
-    model = kind(rank, **options) if kind is kb.BilinearLogisticRegression else kind(10, rank, **options)
-    model.fit(x, y, epochs=10, verbose=0)
-    return model
 
 
 def exported(model, images, quantize=None, io="float32"):
@@ -56,8 +48,8 @@ def models(digits):
     """K -> a model of the digits."""
     x, y = digits
     return {
-        10: trained(kb.BilinearSoftmaxRegression, 3, x[:1000], y[:1000]),
-        1: trained(kb.BilinearLogisticRegression, 2, x[y < 2], y[y < 2]),
+        10: least_squares_model(x[:1000], y[:1000], units=10, rank=3),
+        1: least_squares_model(x[y < 2], y[y < 2], units=1, rank=2),
     }
 
 
@@ -130,10 +122,11 @@ def test_float32_files_of_the_library_run(models, digits, tmp_path, K, layout):
 
 def test_int8_on_mnist_loses_no_accuracy_to_speak_of(mnist):
     (x, y), (x_test, y_test) = mnist["train"], mnist["test"]
-    model = trained(kb.BilinearSoftmaxRegression, 4, x[:5000], y[:5000])
+    x_test, y_test = x_test[:3000], y_test[:3000]
+    model = least_squares_model(x[:5000], y[:5000], units=10, rank=4)
     by_keras = np.mean(model.predict(x_test, verbose=0).argmax(axis=1) == y_test)
     on_tflm = np.mean(scores(exported(model, x[:64], "int8", "int8"), x_test).argmax(axis=1) == y_test)
-    assert by_keras > 0.85
+    assert by_keras > 0.7
     assert by_keras - on_tflm <= 0.003
 
 
