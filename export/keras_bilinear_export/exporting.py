@@ -43,9 +43,9 @@ class Missed:
 
 def exported(model: keras.Model, images: Images, options: Options, folder: Path) -> Iterator[Written | Missed]:
     """All variants in all layouts that differ, written to `folder` one at a time."""
-    source = exportable(model)
     # A linear model, or a network without bilinear layers, is always merged.
-    layouts = options.layouts if source.has_factors else source.layouts
+    differ = exportable(model).layouts
+    layouts = [layout for layout in options.layouts if layout in differ] or differ
     for variant in options.variants:
         for layout in layouts:
             yield one_file(model, images, options, variant, layout, folder)

@@ -63,7 +63,7 @@ class FileFacts:
 def model_facts(model: keras.Model) -> ModelFacts:
     """Sizes of the model in each layout, whatever of it was written."""
     source = exportable(model)
-    K, L, costs = source.units, source.rank, None
+    K, L, costs = source.units, None if source.factors is None else len(source.factors[0]), None
     if source.network is None:
         M, N = source.image_shape
         costs = {layout: multiply_adds(M, N, K, L, layout) for layout in source.layouts}

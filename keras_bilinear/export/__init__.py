@@ -13,7 +13,7 @@ from keras_bilinear.export.files import ExportReport, export_saved_model, export
 from keras_bilinear.export.gates import KernelReport
 from keras_bilinear.export.inference_graph import inference_graph
 from keras_bilinear.export.interpreter import loaded, quantizer
-from keras_bilinear.export.metadata import sealed_facts
+from keras_bilinear.export.metadata import checked_facts
 from keras_bilinear.export.verification import VerificationReport, verify_tflite
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "KernelReport",
     "VerificationError",
     "VerificationReport",
+    "checked_facts",
     "export_saved_model",
     "export_tflite",
     "exportable",
@@ -34,7 +35,6 @@ __all__ = [
     "loaded",
     "put_in_place",
     "quantizer",
-    "sealed_facts",
     "staged",
     "temporary_sibling",
     "tflite_content",

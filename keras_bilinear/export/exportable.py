@@ -28,7 +28,7 @@ class Exportable:
     Attributes:
         image_shape: The shape of one image.
         units: K.
-        has_factors: Whether it is bilinear, or has a bilinear layer that is lowered: layouts differ for no other.
+        layouts: Those that make different files: only "merged" where nothing has factors.
         is_fitted: False for one of our models that gives every image the same scores.
         keras_scores: Images (T, ...) and the name of an output -> what a file must return, (T, K).
         factors: A (L, M, K) and B (L, N, K) of one of our bilinear models.
@@ -39,7 +39,7 @@ class Exportable:
 
     image_shape: tuple[int, ...]
     units: int
-    has_factors: bool
+    layouts: tuple[str, ...]
     is_fitted: bool
     keras_scores: Callable[[np.ndarray, str], np.ndarray]
     factors: tuple[np.ndarray, np.ndarray] | None = None
@@ -47,48 +47,24 @@ class Exportable:
     bias: np.ndarray | None = None
     network: keras.Model | None = None
 
-    @property
-    def layouts(self) -> tuple[str, ...]:
-        """Those of the layouts that make different files."""
-        return LAYOUTS if self.has_factors else ("merged",)
-
-    @property
-    def rank(self) -> int | None:
-        """L of a bilinear model."""
-        return None if self.factors is None else len(self.factors[0])
-
 
 def exportable(model: Any) -> Exportable:
     """The answers of a model, or a ValueError unless it has weights and maps images to scores."""
-    return ours(model) if isinstance(model, ImageRegression) else network_of_layers(model)
-
-
-def ours(model: Any) -> Exportable:
-    """The answers of one of the four models."""
-    W, is_bilinear = model.weight_matrices(), isinstance(model, BilinearRegression)
+    if not isinstance(model, ImageRegression):
+        shape, K = image_shape(model), units(model)
+        refuse_quantized(model)
+        layouts = LAYOUTS if has_bilinear_layers(model) else LAYOUTS[1:]
+        return Exportable(shape, K, layouts, True, functools.partial(scores_of_network, model), network=model)
+    W, bias, is_bilinear = model.weight_matrices(), model.head.bias, isinstance(model, BilinearRegression)
     return Exportable(
         model.image_size,
         model.units,
-        has_factors=is_bilinear,
+        layouts=LAYOUTS if is_bilinear else LAYOUTS[1:],
         is_fitted=bool(W.any()),
         keras_scores=functools.partial(scores_of_ours, model),
         factors=model.factors() if is_bilinear else None,
         kernel=None if is_bilinear else as_numpy(model.head.kernel),
-        bias=None if model.head.bias is None else as_numpy(model.head.bias),
-    )
-
-
-def network_of_layers(network: Any) -> Exportable:
-    """The answers of any other model."""
-    shape, K = image_shape(network), units(network)
-    refuse_quantized(network)
-    return Exportable(
-        shape,
-        K,
-        has_factors=has_bilinear_layers(network),
-        is_fitted=True,
-        keras_scores=functools.partial(scores_of_network, network),
-        network=network,
+        bias=None if bias is None else as_numpy(bias),
     )
 
 

@@ -252,17 +252,24 @@ def test_network_with_an_operator_that_int16_lacks(tmp_path, digits):
     assert "PRELU" in missed["reason"]
 
 
-def test_network_with_a_loop_has_files_that_are_not_calibrated(tmp_path, digits):
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (lambda image: keras.layers.LSTM(4)(image), "without loops"),
+        (lambda image: keras.layers.Rescaling(0.0)(keras.layers.Flatten()(image)), "scores that are all the same"),
+    ],
+)
+def test_network_that_int8_cannot_hold_has_other_files(tmp_path, digits, body, reason):
     x, y = digits
     image = keras.Input((8, 8))
-    network = keras.Model(image, keras.layers.Dense(10, activation="softmax")(keras.layers.LSTM(4)(image)))
-    network.save(tmp_path / "network.keras")
+    keras.Model(image, keras.layers.Dense(10, activation="softmax")(body(image))).save(tmp_path / "network.keras")
     np.savez(tmp_path / "images.npz", x=x[:200], y=y[:200])
     arguments = [tmp_path / "network.keras", "--data", tmp_path / "images.npz", "--out", tmp_path / "out"]
     done = run(*arguments, "--variants", "float32", "int8", "--latency-runs", "0")
     assert (done.code, done.err) == (1, "")
-    (missed,) = report_in(tmp_path / "out")["missed"]
-    assert "without loops" in missed["reason"]
+    (file,), (missed,) = (report_in(tmp_path / "out")[key] for key in ("files", "missed"))
+    assert (file["variant"], missed["variant"]) == ("float32", "int8")
+    assert reason in missed["reason"]
 
 
 def test_a_file_that_misses_a_gate_is_not_written_and_an_old_one_is_gone(tmp_path, folder, digits_model):
