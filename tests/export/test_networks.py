@@ -101,14 +101,14 @@ def test_a_quantised_network(tmp_path, make, quantize):
     )
 
 
-@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16", "float64"])
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "float64"])
 def test_a_network_of_another_precision_becomes_float32(tmp_path, policy):
     with dtype_policy(policy):
         network = backbone()
     x = pixels(network)
     report = export_tflite(network, tmp_path / "m.tflite", validation_data=(x,))
     assert not any(op.startswith("CUSTOM") for op in report.ops)
-    rounding = {"mixed_float16": 5e-3, "mixed_bfloat16": 3e-2, "float64": 5e-6}[policy]
+    rounding = {"mixed_bfloat16": 3e-2, "float64": 5e-6}[policy]
     np.testing.assert_allclose(run(report.path, x), network.predict(x, verbose=0).astype("float32"), atol=rounding)
 
 
