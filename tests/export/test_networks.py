@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import keras_bilinear as kb
-from keras_bilinear.export import VerificationError, export_saved_model, export_tflite, verify_tflite
+from keras_bilinear.export import VerificationError, export_saved_model, export_tflite, exportable, verify_tflite
 from keras_bilinear.export.float32_copy import float32_copy, in_float32
 from tests.files import dtype_policy, random_images, random_model, run
 
@@ -70,6 +70,14 @@ def test_a_network_becomes_a_file(tmp_path, make, layout):
     report = export_tflite(network, tmp_path / "m.tflite", layout=layout, validation_data=(x,))
     np.testing.assert_allclose(run(report.path, x), network.predict(x, verbose=0), atol=5e-6)
     assert not any(op.startswith("CUSTOM") or op.endswith("VARIABLE") for op in report.ops)
+
+
+def test_layouts_differ_only_where_a_layer_is_lowered():
+    ours = keras.Sequential([keras.Input(SIZE), random_model("BSR", SIZE)])
+    for network in (plain_dense(), ours, keras.Sequential([keras.Input(SIZE), Doubled(3, 2)])):
+        assert exportable(network).layouts == ("merged",)
+    for network in (backbone(), random_model("BLR", SIZE)):
+        assert exportable(network).layouts == ("factored", "merged")
 
 
 def test_a_factored_head_stays_factored(tmp_path):
