@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from keras_bilinear.arguments import positive_integer
@@ -18,7 +19,7 @@ from keras_bilinear.export.calibration import checked_representative_data
 from keras_bilinear.export.converter import FLOAT_WEIGHTS, check_mode, tflite_content
 from keras_bilinear.export.errors import ConversionError
 from keras_bilinear.export.exportable import Exportable
-from keras_bilinear.export.inference_graph import SIGNATURE, check_batch, inference_graph
+from keras_bilinear.export.inference_graph import SIGNATURE, InferenceGraph, check_batch, inference_graph
 from keras_bilinear.export.verification import VerificationReport, checked_data, verified
 
 
@@ -154,14 +155,7 @@ def export_tflite(
     if target.exists() and not target.is_file():
         kind = "a folder" if target.is_dir() else "a device or a pipe"
         raise ValueError(f"Expected `path` to be a file. Received: path={str(path)!r}, {kind}")
-    if quantize == "float16":
-        float16.check_weights(tflite_content(graph))
-    content = tflite_content(graph, batch, quantize, io, images)
-    if quantize == "float16":
-        float16.check_scores(content, graph, images, white=facts.get("input_range", [0.0, 1.0])[1])
-    check_runs(content)
-    if facts:
-        content = metadata.sealed(content, facts)
+    content = sound_content(graph, batch, quantize, io, images, facts)
     proof = None if held_out is None else verified(content, Path(path), source, *held_out)
     # Biases, the tensors with one axis, are few and always precise.
     float_parameters = sum(
@@ -203,12 +197,25 @@ def check_fitted(model: Exportable) -> None:
         )
 
 
-def check_runs(content: bytes) -> None:
-    """Raises a ConversionError for a new file that LiteRT does not survive."""
+def sound_content(
+    graph: InferenceGraph,
+    batch_size: int | None,
+    quantize: str | None,
+    io: str,
+    images: np.ndarray | None,
+    facts: dict[str, Any],
+) -> bytes:
+    """What the file will hold, or a ConversionError for what float16 cannot hold or LiteRT does not survive."""
+    if quantize == "float16":
+        float16.check_weights(tflite_content(graph))
+    content = tflite_content(graph, batch_size, quantize, io, images)
+    if quantize == "float16":
+        float16.check_scores(content, graph, images, white=facts.get("input_range", [0.0, 1.0])[1])
     try:
         litert.check_structure(content)
     except ValueError as error:
         raise ConversionError(str(error)) from error
+    return metadata.sealed(content, facts) if facts else content
 
 
 def warn_of_float_weights(report: ExportReport) -> None:
