@@ -4,16 +4,25 @@ from typing import TYPE_CHECKING, Any
 
 from keras_bilinear import callbacks, losses, penalties, plots
 from keras_bilinear._version import __version__
-from keras_bilinear.export import VerificationError, export_saved_model, export_tflite, verify_tflite
+from keras_bilinear.export import (
+    ExportReport,
+    VerificationError,
+    VerificationReport,
+    export_saved_model,
+    export_tflite,
+    verify_tflite,
+)
 from keras_bilinear.models.alternating_model import AlternatingModel
 from keras_bilinear.models.bilinear import BilinearLogisticRegression, BilinearSoftmaxRegression
 from keras_bilinear.models.conversion import from_dense, to_dense
 from keras_bilinear.models.linear import LinearLogisticRegression, LinearSoftmaxRegression
+from keras_bilinear.monitoring.report import ConvergenceReport
 from keras_bilinear.parts.initializers import OrthogonalizedUniform
 from keras_bilinear.parts.layers import BilinearDense
 from keras_bilinear.parts.optimizers import BlockLineSearch
-from keras_bilinear.selection.compression import compress, compression_report
-from keras_bilinear.selection.path import regularization_path
+from keras_bilinear.selection.compression import CompressionReport, compress, compression_report
+from keras_bilinear.selection.path import PathPoint, RegularizationPath, regularization_path
+from keras_bilinear.stopping.certificate import Certificate
 
 if TYPE_CHECKING:
     from keras_bilinear.selection.estimator import BilinearClassifier as BilinearClassifier
@@ -25,10 +34,17 @@ __all__ = [
     "BilinearLogisticRegression",
     "BilinearSoftmaxRegression",
     "BlockLineSearch",
+    "Certificate",
+    "CompressionReport",
+    "ConvergenceReport",
+    "ExportReport",
     "LinearLogisticRegression",
     "LinearSoftmaxRegression",
     "OrthogonalizedUniform",
+    "PathPoint",
+    "RegularizationPath",
     "VerificationError",
+    "VerificationReport",
     "__version__",
     "callbacks",
     "compress",

@@ -93,7 +93,7 @@ def gram_schmidt(B):
     return B
 
 
-def convex_optimum(X, C, alpha, L=None, iterations=4000):
+def convex_optimum(X, C, alpha, L=None, iterations=1500):
     """The least V(W) + alpha sum_k |W_k|_*, or with L the least V(W) + alpha / (2 L) sum_k |W_k|_*^2.
 
     By accelerated proximal gradient steps on W (K, M, N), which know nothing of factors.

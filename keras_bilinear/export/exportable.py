@@ -11,7 +11,7 @@ from keras import ops
 
 from keras_bilinear.export.float32_copy import computes_in_float32, float32_copy
 from keras_bilinear.maths import bilinear as bm
-from keras_bilinear.models.four_models import BilinearRegression
+from keras_bilinear.models.bilinear import BilinearRegression
 from keras_bilinear.models.regression import ImageRegression
 from keras_bilinear.parts.layers import BilinearDense, refuse_quantized
 from keras_bilinear.parts.networks import image_shape, is_functional, units

@@ -16,12 +16,31 @@ V(z) = sum_t w_t (Lambda(z_t) - c_t . z_t) with the log-partition Lambda = softp
 gradient is w (p - c) and its curvature is the covariance of c under p. Everything below follows from that.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from keras import ops
 
 Tensor = Any
 """An array of the active Keras backend (Keras publishes no static type for it)."""
+
+
+class Factors(NamedTuple):
+    """A (L, M, K), B (L, N, K) and the bias (K,), or None where the model has none."""
+
+    A: Tensor
+    B: Tensor
+    bias: Tensor | None
+
+
+class Samples(NamedTuple):
+    """What the likelihood needs besides the logits: targets C (T, K) and weights w (T,)."""
+
+    targets: Tensor
+    weights: Tensor
+
+    def residual(self, p: Tensor) -> Tensor:
+        """dV/dz = w (p - c), (T, K) (Eqs. "cost gradient: bsr")."""
+        return self.weights[:, None] * (p - self.targets)
 
 
 def merged_weights(A: Tensor, B: Tensor) -> Tensor:

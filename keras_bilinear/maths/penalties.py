@@ -1,11 +1,12 @@
-"""The three penalties R(A, B) of the paper (Sec. "Regularization strategies").
+"""The penalties R: the three of the paper on the factors (Sec. "Regularization strategies"), and that on W.
 
-Each one is a quadratic form in the left factors when the right ones are fixed, and the other way round:
+R(A, B) is a quadratic form in the left factors when the right ones are fixed, and the other way round:
 
     R(A, B) = 1/2 sum_k sum_{l,m} Q_{lm,k}(B) a_{l,k} . a_{m,k} + S(B)
 
 so a penalty is fully told by its coupling Q: the identity (Sum), the squared norms of b on the diagonal
-(Product), or the Gram matrix of the b's (Frobenius). Value, gradient and curvature follow.
+(Product), or the Gram matrix of the b's (Frobenius). Value, gradient and curvature follow. All that anything else
+needs to know of a penalty its class says, so a new one is one class here and a line in `PENALTIES`.
 """
 
 from typing import Any
@@ -14,11 +15,12 @@ import keras
 from keras import ops
 
 from keras_bilinear.arguments import non_negative, one_of
+from keras_bilinear.maths import duality
 from keras_bilinear.maths.bilinear import Tensor
 
 
 class Penalty:
-    """alpha R(A, B), symmetric in the two sides. Subclasses give the coupling Q.
+    """alpha R(A, B), symmetric in the two sides. Subclasses give the coupling Q, a polynomial of degree 2 at most.
 
     R depends on the class alone, so its methods are class methods and one compiled solver serves every alpha.
 
@@ -33,6 +35,17 @@ class Penalty:
     """R of a filter W that is multiplied by c is c**degree times as large."""
     entry_cost = 0.0
     """dR/d eta where a rank enters as a = sqrt(eta) u, b = sqrt(eta) v with |u| = |v| = 1, beside no other rank."""
+    has_optimal_rank = False
+    """Whether J has a least value over all ranks, at a rank of its own for each class."""
+    bound = staticmethod(duality.no_bound)
+    """The lower bound on J by which fits are certified, given alpha > 0."""
+
+    def __init_subclass__(cls, **options: Any):
+        """What was proven of one R holds for no other: a subclass with its own R states its bound, or has none."""
+        super().__init_subclass__(**options)
+        if vars(cls).keys() & {"coupling", "remainder", "value"}:
+            cls.bound = vars(cls).get("bound", staticmethod(duality.no_bound))
+            cls.has_optimal_rank = vars(cls).get("has_optimal_rank", False)
 
     def __init__(self, alpha: float):
         self.alpha = alpha
@@ -100,6 +113,8 @@ class Sum(Penalty):
 
     degree = 1
     entry_cost = 1.0
+    has_optimal_rank = True
+    bound = staticmethod(duality.sum_bound)
 
     @staticmethod
     def coupling(B: Tensor) -> Tensor:
@@ -115,6 +130,8 @@ class Sum(Penalty):
 class Product(Penalty):
     """R = 1/2 sum_l |a_l|^2 |b_l|^2 (Eq. "regularization: prod"), the paper's choice in its experiments."""
 
+    bound = staticmethod(duality.product_bound)
+
     @staticmethod
     def coupling(B: Tensor) -> Tensor:
         return ops.eye(B.shape[0], dtype=B.dtype)[:, :, None] * ops.sum(B * B, axis=1)
@@ -127,12 +144,15 @@ class Frobenius(Penalty):
     The paper sets it aside as a burden; it is not: |W|_F^2 = sum_{l,m} (a_l . a_m)(b_l . b_m).
     """
 
+    bound = staticmethod(duality.frobenius_bound)
+
     @staticmethod
     def coupling(B: Tensor) -> Tensor:
         return ops.einsum("lnk,mnk->lmk", B, B)
 
 
 PENALTIES: dict[str, type[Penalty]] = {"sum": Sum, "product": Product, "frobenius": Frobenius}
+WITH_OPTIMAL_RANK = " or ".join(f'"{name}"' for name, penalty in PENALTIES.items() if penalty.has_optimal_rank)
 
 
 def get(name: str, alpha: float) -> Penalty:
@@ -149,12 +169,19 @@ class Ridge(keras.regularizers.Regularizer):
     """alpha/2 |w|^2 (Eq. R.w), the penalty of the linear baselines; alpha may change without a retrace."""
 
     degree = 2
+    has_optimal_rank = False
+    bound = staticmethod(duality.frobenius_bound)
 
     def __init__(self, alpha: float):
         self.alpha = keras.Variable(non_negative("alpha", alpha), trainable=False, dtype="float32", name="alpha")
 
+    @staticmethod
+    def value(W: Tensor) -> Tensor:
+        """R(W), without alpha, scalar. W of any shape."""
+        return 0.5 * ops.sum(ops.square(W))
+
     def __call__(self, kernel: Tensor) -> Tensor:
-        return self.alpha * ops.cast(0.5 * ops.sum(ops.square(kernel)), "float32")
+        return self.alpha * ops.cast(self.value(kernel), "float32")
 
     def get_config(self) -> dict[str, Any]:
         return {"alpha": float(self.alpha.numpy())}

@@ -18,9 +18,10 @@ from keras_bilinear.models.block_updates import BlockUpdates, expect_block_updat
 from keras_bilinear.models.fitting import fit, refuse_frozen, refuse_replicas
 from keras_bilinear.monitoring.fit_record import FitRecord
 from keras_bilinear.monitoring.model_in_words import summary_lines
-from keras_bilinear.monitoring.progress import NAMES_OF_J, tell
+from keras_bilinear.monitoring.progress import tell
 from keras_bilinear.monitoring.report import ConvergenceReport, report_of
 from keras_bilinear.parts.layers import SMALL_FILES, bilinear_layers, named_layers
+from keras_bilinear.parts.log_names import logs_of_step
 from keras_bilinear.parts.optimizers import BlockLineSearch, inner_optimizer
 from keras_bilinear.parts.schedule import BlockSchedule
 from keras_bilinear.solver.blocks import block_names
@@ -45,6 +46,7 @@ class AlternatingTraining(Host):
     _last_fit: FitRecord | None = None
     # While `fit` runs on arrays: images, labels and weights, for callbacks that look at J as a whole.
     _training_data: Batch | None = None
+    _rank_is_automatic = False
     _optimized: frozenset[int] | None = None  # the variables the optimizer was built for, by their ids
 
     def _start_schedule(self, num_blocks: int) -> None:
@@ -103,7 +105,6 @@ class AlternatingTraining(Host):
         self._check_objective(optimizer, loss)
         before = inner_optimizer(getattr(self, "optimizer", None))
         super().compile(optimizer=optimizer, loss=loss, **kwargs)
-        self.has_loss_weights = kwargs.get("loss_weights") is not None
         if inner_optimizer(self.optimizer) is not before:
             self.schedule.forget_steps()
         self._optimized = None
@@ -169,8 +170,9 @@ class AlternatingTraining(Host):
         `verbose=2` one line, both by `keras_bilinear.monitoring.progress.Progress`.
 
         Logs and history hold J as "objective" and as "J", alpha R as "penalty", "step_size", "active_block",
-        "grad_norm" and the metrics; J of held-out images as "val_loss", "val_objective" and "val_J". Callbacks that
-        monitor J by any of these names minimise it unless told otherwise.
+        "grad_norm" and the metrics; J of held-out images as "val_loss", "val_objective" and "val_J". Those of an
+        epoch hold "improvement", how much it lowered J, relative to J; NaN where the J before it is not known.
+        Callbacks that monitor J by any of these names minimise it unless told otherwise.
 
         Raises:
             ValueError: for unfit data, mini-batches in the exact regime, frozen blocks and several replicas.
@@ -204,11 +206,10 @@ class AlternatingTraining(Host):
             >>> model.fit(x, y, epochs=30)
             >>> print(model.convergence_report())
         """
-        if self._last_fit is None or not self._last_fit.is_complete:
-            state = "one without a fit" if self._last_fit is None else "one whose fit still runs"
+        if self._last_fit is None:
             raise ValueError(
                 "Expected a model on which `fit` has been called, and has ended, since it was made or loaded: a "
-                f"report is about that fit, and is not saved. Received: {state}"
+                "report is about that fit, and is not saved. Received: one without a fit, or whose fit still runs"
             )
         return report_of(self._last_fit, self)
 
@@ -257,15 +258,7 @@ class AlternatingTraining(Host):
         logs = self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
         # The mean over the running epoch, like every metric in the bar; Keras names the tracker "loss".
         mean_loss = self.schedule.observe(loss, ops.shape(keras.tree.flatten(y_pred)[0])[0])
-        return {
-            **logs,
-            "loss": mean_loss,
-            **dict.fromkeys(NAMES_OF_J, mean_loss),
-            "penalty": self.penalty(),
-            "step_size": rate,
-            "active_block": active,
-            "grad_norm": norm,
-        }
+        return logs | logs_of_step(mean_loss, self.penalty(), rate, active, norm)
 
     def _build_optimizer(self) -> None:
         """Gives the optimizer all variables at once: built by the first block, it would know no other."""

@@ -9,12 +9,12 @@ from keras import ops
 from keras_bilinear.arguments import positive_integer
 from keras_bilinear.maths import bilinear as bm
 from keras_bilinear.maths import penalties
-from keras_bilinear.maths.bilinear import Tensor
+from keras_bilinear.maths.bilinear import Factors, Samples, Tensor
 from keras_bilinear.models.regression import ImageRegression, at_least_two
 from keras_bilinear.parts.initializers import OrthogonalizedUniform
 from keras_bilinear.parts.layers import BilinearDense
-from keras_bilinear.solver.blocks import Factors, block_names
-from keras_bilinear.solver.descent import Samples, Solution
+from keras_bilinear.solver.blocks import block_names
+from keras_bilinear.solver.descent import Solution
 from keras_bilinear.stopping.automatic_rank import AutomaticRank
 
 MOST_RANKS = 8
@@ -38,10 +38,11 @@ class BilinearRegression(ImageRegression):
     ):
         super().__init__(units, alpha, use_bias, input_shape, name, dtype)
         self._rank_is_automatic = isinstance(rank, str) and rank == "auto"
-        if self._rank_is_automatic and penalty != "sum":
+        factor_penalty = penalties.get(penalty, alpha)
+        if self._rank_is_automatic and not factor_penalty.has_optimal_rank:
             raise ValueError(
-                'Expected penalty="sum" with rank="auto": under no other penalty has J an optimal rank. '
-                f"Received: penalty={penalty!r}"
+                f'Expected penalty={penalties.WITH_OPTIMAL_RANK} with rank="auto": under no other penalty has J an '
+                f"optimal rank. Received: penalty={penalty!r}"
             )
         self.rank = MOST_RANKS if self._rank_is_automatic else positive_integer("rank", rank)
         self.penalty_name = penalty
@@ -52,7 +53,7 @@ class BilinearRegression(ImageRegression):
             self.rank,
             use_bias=self.use_bias,
             right_initializer=initializer,
-            factor_penalty=penalties.get(penalty, alpha),
+            factor_penalty=factor_penalty,
             name="bilinear",
             dtype=self.dtype_policy,
         )

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from keras_bilinear.monitoring.checkpoint import Checkpoint, checkpoint_among
-from keras_bilinear.monitoring.fit_record import FitRecord
-from keras_bilinear.monitoring.progress import Progress, name_held_out_objective, tell_that_less_is_better
+from keras_bilinear.monitoring.fit_recorder import FitRecorder
+from keras_bilinear.monitoring.progress import Progress, tell_that_less_is_better
 
 if TYPE_CHECKING:
     from keras_bilinear.models.alternation import AlternatingTraining
@@ -44,7 +44,7 @@ def fit(
             keep_sweeps_whole(model, options["steps_per_epoch"])
         return watched_fit(model, options, callbacks, checkpoint, run)
     finally:
-        model._training_data, model.schedule.ranks_are_growing = None, False
+        model._training_data = None
 
 
 def watched_fit(
@@ -62,13 +62,12 @@ def watched_fit(
     if checkpoint is not None:
         # After all: it saves what they do as an epoch ends, and knows whether one has stopped the fit.
         callbacks = [*(callback for callback in callbacks if callback is not checkpoint), checkpoint]
-    record = FitRecord(model, {**options, "callbacks": callbacks})
-    with record, checkpoint or contextlib.nullcontext():
+    recorder = FitRecorder(model, callbacks)
+    with recorder, checkpoint or contextlib.nullcontext():
         if checkpoint is not None:
             checkpoint.check(model, options)
         # First: what the others do as they begin and end an epoch, or the fit, comes after it is noted.
-        first = [record, keras.callbacks.LambdaCallback(on_epoch_end=name_held_out_objective)]
-        return run(**{**options, "callbacks": [*first, *callbacks]})
+        return run(**{**options, "callbacks": [recorder, *callbacks]})
 
 
 def with_own_callbacks(

@@ -9,10 +9,9 @@ from keras import ops
 
 from keras_bilinear.data.arrays import Batch
 from keras_bilinear.maths import bilinear as bm
-from keras_bilinear.maths.bilinear import Tensor
-from keras_bilinear.monitoring.progress import NAMES_OF_J
+from keras_bilinear.maths.bilinear import Samples, Tensor
+from keras_bilinear.parts.log_names import INNER_ITERATIONS, logs_of_step
 from keras_bilinear.parts.losses import targets
-from keras_bilinear.solver.descent import Samples
 
 if TYPE_CHECKING:
     from keras_bilinear.models.regression import ImageRegression
@@ -36,16 +35,8 @@ def exact_step(model: "ImageRegression", x: Tensor, y: Tensor, weight: Tensor) -
     # Metrics of the present model, not a mean over the blocks of the sweep.
     model.reset_metrics()
     logs = model.compute_metrics(x, y, bm.probabilities(z), sample_weight=weight)
-    return {
-        **logs,
-        "loss": solution.objective,
-        **dict.fromkeys(NAMES_OF_J, solution.objective),
-        "penalty": model.penalty(),
-        "step_size": solution.step_size,
-        "active_block": active,
-        "grad_norm": solution.grad_norm,
-        "inner_iterations": solution.iterations,
-    }
+    step = logs_of_step(solution.objective, model.penalty(), solution.step_size, active, solution.grad_norm)
+    return {**logs, **step, INNER_ITERATIONS: solution.iterations}
 
 
 def exact_options(options: dict[str, Any], batch: Batch, num_blocks: int) -> dict[str, Any]:

@@ -8,9 +8,9 @@ from keras import ops
 
 from keras_bilinear.arguments import non_negative
 from keras_bilinear.maths import penalties
-from keras_bilinear.maths.bilinear import Tensor
+from keras_bilinear.maths.bilinear import Samples, Tensor
 from keras_bilinear.models.regression import ImageRegression, at_least_two
-from keras_bilinear.solver.descent import Samples, Solution
+from keras_bilinear.solver.descent import Solution
 
 
 class LinearBaseline(ImageRegression):

@@ -9,7 +9,7 @@ from keras import ops
 from keras_bilinear.arguments import boolean, image_shape, non_negative, plain_text, positive_integer
 from keras_bilinear.data.arrays import Batch
 from keras_bilinear.maths import bilinear as bm
-from keras_bilinear.maths.bilinear import Tensor
+from keras_bilinear.maths.bilinear import Samples, Tensor
 from keras_bilinear.models.alternation import AlternatingTraining
 from keras_bilinear.models.checked_calls import CheckedCalls
 from keras_bilinear.models.full_batch import exact_options, exact_step
@@ -24,7 +24,7 @@ from keras_bilinear.parts.losses import (
     the_only_loss,
 )
 from keras_bilinear.parts.optimizers import BlockLineSearch
-from keras_bilinear.solver.descent import Samples, Solution
+from keras_bilinear.solver.descent import Solution
 from keras_bilinear.stopping.certificate import Certificate, certificate
 
 

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from keras_bilinear.monitoring.fit_record import FitRecord
+from keras_bilinear.parts.layers import bilinear_layers
+from keras_bilinear.parts.model_protocol import BlockModel
 from keras_bilinear.stopping.convergence import ADVICE_IF_STALLED, remedy
 
-SATURATED = 1e-3
-"""V for an image of weight 1 below which a fit is called saturated: a mean probability of 0.999 for its class."""
 STILL_FALLING = 1e-5
 """A sweep that lowers J by more than this fraction of it has not converged: `BlockConvergence` would go on."""
 NOISE = 1e-3
@@ -22,7 +22,7 @@ NAMED = 6
 """So many blocks or classes are named; of more, only the first."""
 
 
-def advice(record: FitRecord, model: Any, filters: dict[str, np.ndarray]) -> Iterator[str]:
+def advice(record: FitRecord, model: BlockModel, filters: dict[str, np.ndarray]) -> Iterator[str]:
     """What a reader of the fit should know, and what to do about it.
 
     Args:
@@ -32,41 +32,44 @@ def advice(record: FitRecord, model: Any, filters: dict[str, np.ndarray]) -> Ite
     """
     yield from of_convergence(record, model)
     yield from of_objective(record)
-    yield from of_certain_models(record)
+    yield from of_separable_images(record)
     yield from of_the_pixels_unit(record)
     yield from of_blocks(record)
     yield from of_filters(filters)
 
 
-def of_convergence(record: FitRecord, model: Any) -> Iterator[str]:
+def of_convergence(record: FitRecord, model: BlockModel) -> Iterator[str]:
     """What the callback that judges convergence says or, without one, how J fell at the end."""
-    fall, time = record.last_change
-    if record.converged:
+    judgement, (fall, time) = record.judgement, record.last_change
+    if judgement and judgement.converged:
         return
     if record.interruption:
-        before = " before it converged" if record.converged is False else ""
+        before = " before it converged" if judgement else ""
         yield f"The fit was broken off{before}. Call `fit` again: it goes on from here."
-    elif record.stalled:
-        yield f"The fit has {record.verdict}. In such a fit {ADVICE_IF_STALLED}."
-    elif record.was_stopped and record.converged is False:
+    elif judgement and judgement.stalled:
+        yield f"The fit has {judgement.reason}. In such a fit {ADVICE_IF_STALLED}."
+    elif judgement and record.was_stopped:
         yield "The fit had not converged when another callback stopped it."
-    elif record.ranks_grew:
-        full = np.flatnonzero(model.ranks() == model.rank)
-        used_up = f"{listed('class', full)} used up the `rank` of {model.rank}: give a larger one"
-        yield (
-            f"The fit is not certified to be within {record.goal} of the optimum. "
-            f"{sentence(used_up) if len(full) else 'Give `fit` more epochs.'}"
-        )
-    elif record.converged is False:
-        more = (
-            "Give `fit` more epochs, or a larger `rtol`." if not record.certificate else remedy(record.certificate)
-        )
-        yield f"The fit has not converged to {record.goal}. {more}"
+    elif judgement and judgement.grows_ranks:
+        yield f"The fit is not certified to be within {judgement.goal} of the optimum. {more_ranks(model)}"
+    elif judgement:
+        proof = judgement.certificate
+        more = remedy(proof) if proof else "Give `fit` more epochs, or a larger `rtol`."
+        yield f"The fit has not converged to {judgement.goal}. {more}"
     elif fall > (STILL_FALLING if record.is_exact else NOISE):
         yield (
             f"J still fell by {fall:.1e} of it in {time}: more epochs may lower it further. The callback "
             "BlockConvergence ends a fit once it has converged."
         )
+
+
+def more_ranks(model: BlockModel) -> str:
+    """What a fit needs whose ranks grew until the epochs ran out."""
+    (layer,) = bilinear_layers(model)
+    full = np.flatnonzero(layer.ranks() == layer.rank)
+    if not len(full):
+        return "Give `fit` more epochs."
+    return sentence(f"{listed('class', full)} used up the `rank` of {layer.rank}: give a larger one")
 
 
 def of_objective(record: FitRecord) -> Iterator[str]:
@@ -87,28 +90,14 @@ def of_objective(record: FitRecord) -> Iterator[str]:
         )
 
 
-def of_certain_models(record: FitRecord) -> Iterator[str]:
-    """Whether nothing but alpha bounds the factors, for the images are separable, and whether V has vanished."""
-    if not record.loss_is_plain or not record.epochs:
-        return
-    V, data = record.cross_entropy, record.data
-    # Scaled up, a model that classifies every image correctly has as small a V as one likes.
-    proven = record.is_exact and 0.99 * data.certain_below > V
-    all_correct = proven or (record.epochs[-1].accuracy == 1.0 and data.hard is True)
-    is_separable = all_correct and not any(head.alpha for head in record.heads) and not record.weights_decay
-    if is_separable:
-        if record.is_exact:
-            effect = "so J has no minimum and the factors grow as long as the fit goes on"
-        else:
-            effect = "so nothing keeps the factors from growing as long as the fit goes on"
-        yield f"Every training image is classified correctly and alpha = 0, {effect}. Give alpha > 0."
-    # On mini-batches V is what a mean over the epoch leaves without the penalty at its end: if J rose, less than 0.
-    is_certain = not record.epochs[-1].accuracy < 0.9  # images of little weight may be misclassified
-    if data.mean_weight is not None and SATURATED * data.mean_weight > V > -SATURATED and is_certain:
-        remedy = "Judge the model" if is_separable else "Give a larger alpha, and judge the model"
+def of_separable_images(record: FitRecord) -> Iterator[str]:
+    """Whether nothing but alpha would bound the factors: scaled up, they give as small a V as one likes."""
+    all_correct = record.data.each_has_a_class and record.epochs and record.epochs[-1].accuracy == 1.0
+    # On mini-batches it need not be one model that classified them all.
+    if record.is_exact and all_correct and not any(head.alpha for head in record.heads):
         yield (
-            f"V = {V:.1g} is next to nothing: the model is certain of nearly every training image, gradients "
-            f"vanish and J says little. {remedy} by images that it has not seen."
+            "Every training image is classified correctly and alpha = 0, so J has no minimum and the factors grow "
+            "as long as the fit goes on. Give alpha > 0."
         )
 
 
@@ -128,10 +117,9 @@ def of_the_pixels_unit(record: FitRecord) -> Iterator[str]:
 
 def of_blocks(record: FitRecord) -> Iterator[str]:
     """Whether each block has had a turn."""
-    waiting = [name for name, was_up in zip(record.block_names, record.was_up, strict=True) if not was_up]
+    blocks, waiting = len(record.blocks), [block.name for block in record.blocks if not block.was_up]
     if not waiting:
         return
-    blocks = len(record.block_names)
     needs = f"steps: a sweep takes {blocks}" if record.is_exact else f"epochs: a sweep takes {blocks} or more"
     yield sentence(f"{listed('block', waiting)} never had a turn. Give `fit` more {needs}")
 

@@ -13,13 +13,13 @@ from keras_bilinear.monitoring.checkpoint_file import (
     expect_kinds,
     local_path,
     read_checkpoint,
-    restore,
     usable,
     write_checkpoint,
 )
 from keras_bilinear.monitoring.progress import tell
 from keras_bilinear.monitoring.same_fit import OF_THE_FIT, arrays_among, digest_of, expect_settings, settings_of
 from keras_bilinear.parts.layers import bilinear_layers
+from keras_bilinear.parts.model_protocol import BlockModel, is_linear
 
 LEFT: weakref.WeakKeyDictionary[keras.Model, tuple[str, str]] = weakref.WeakKeyDictionary()
 """The settings that the last fit of a model began with, and those it left, if its file is there to go on from."""
@@ -66,13 +66,14 @@ class Checkpoint(keras.callbacks.Callback):
         if not isinstance(delete_checkpoint, bool):
             raise ValueError(f"Expected `delete_checkpoint` to be True or False. Received: {delete_checkpoint!r}")
         self.delete_checkpoint = delete_checkpoint
-        self._target: Path | None = None
+        self._place: Path | None = None  # while a fit runs
         self._found: Saved | None = None
         self._data = self._settings = ""
         self._options: dict[str, Any] = {}
         self._epochs = self._done = 0
+        self._is_over = False
 
-    def begin(self, model: Any, options: dict[str, Any]) -> dict[str, Any]:
+    def begin(self, model: BlockModel, options: dict[str, Any]) -> dict[str, Any]:
         """Called by `fit` before all else: its options, to go on where the file ends; changes nothing."""
         self._epochs = count("epochs", options.get("epochs", 1))
         self._done = count("initial_epoch", options.get("initial_epoch", 0))
@@ -81,40 +82,37 @@ class Checkpoint(keras.callbacks.Callback):
         began, left = LEFT.get(model, ("", ""))
         if self._settings == left:
             self._settings = began  # what is another now, that fit has changed, as a learning-rate schedule does
-        self._target, self._found = usable(self.path), None
+        self._place, self._found, self._is_over = usable(self.path), None, False
         self._data = digest_of(arrays_among([options.get(name) for name in ("x", "y", "sample_weight")]))
-        if not self._target.exists():
+        if not self._place.exists():
             return options
-        self._found = read_checkpoint(self._target)
-        expect_settings(self._target, self._found.facts["settings"], self._settings)
+        self._found = read_checkpoint(self._place)
+        facts = self._found.facts
+        expect_settings(self._place, facts["settings"], self._settings)
         if self._data:
             self._expect_data()
-        self._done = self._found.facts["epoch"]
+        self._done = facts["epoch"]
         if self._epochs < self._done:
             raise ValueError(
                 f"Expected `epochs` >= {self._done}, which the fit in {self.path!r} has behind it. "
                 f"Received: epochs={self._epochs}"
             )
+        # Of a fit that has ended, with no more epochs to run now.
+        self._is_over = facts["finished"] and self._epochs <= facts["epochs"]
         return {**options, "initial_epoch": self._epochs if self._is_over else self._done}
 
-    @property
-    def _is_over(self) -> bool:
-        """Whether the file is of a fit that has ended, with no more epochs to run now."""
-        facts = {} if self._found is None else self._found.facts
-        return facts.get("finished", False) and self._epochs <= facts["epochs"]
-
-    def check(self, model: Any, options: dict[str, Any]) -> None:
+    def check(self, model: BlockModel, options: dict[str, Any]) -> None:
         """Called by `fit` once the data are known: refuses what `begin` could not see; weights are as they were."""
         if not self._data:
             images = getattr(options.get("x"), "element_spec", None)
-            self._data = digest_of(arrays_among(getattr(model, "_training_data", None) or [])) or str(images)
+            self._data = digest_of(arrays_among(model._training_data or [])) or str(images)
             self._expect_data()
         if not model.built:
             model.build(shape_of_images(options.get("x")))
         if model.compiled:
             model._build_optimizer()
             if self._found is not None:
-                expect_kinds(self._place, self._found, state_of(model))
+                expect_kinds(self.path, self._found, state_of(model))
 
     def _expect_data(self) -> None:
         if self._found is not None and self._found.facts["data"] != self._data:
@@ -131,18 +129,19 @@ class Checkpoint(keras.callbacks.Callback):
             LEFT.pop(self.model, None)
             if kind is not None or not self.delete_checkpoint:
                 LEFT[self.model] = self._settings, settings_of(self.model, self._options)
-        self._target = self._found = None
+        self._place = self._found = None
         self.set_model(None)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        if self._target is None:
+        if self._place is None:
             raise ValueError(
                 "Expected the `fit` of a model that trains block by block, such as BilinearSoftmaxRegression. "
                 f"Received: that of {type(self.model).__name__}"
             )
         if self._found is None:
             return
-        restore(self._place, self._found, state_of(self.model))
+        for variable, value in zip(state_of(self.model), self._found.values, strict=True):
+            variable.assign(value)  # bit for bit
         for layer in bilinear_layers(self.model):
             if layer.alpha is not None:
                 layer.alpha = float(layer.alpha)  # its config, too
@@ -160,17 +159,14 @@ class Checkpoint(keras.callbacks.Callback):
             self._save(finished=False)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        assert self._place is not None
         if self.delete_checkpoint:
             self._place.unlink(missing_ok=True)
         else:
             self._save(finished=True)
 
-    @property
-    def _place(self) -> Path:
-        assert self._target is not None  # while a fit runs
-        return self._target
-
     def _save(self, finished: bool) -> None:
+        assert self._place is not None
         earlier = 0 if self._found is None else self._found.facts["epochs"]
         facts = {
             "epoch": self._done,
@@ -192,9 +188,9 @@ def checkpoint_among(callbacks: list[Any]) -> Checkpoint | None:
     return found[0] if found and isinstance(found[0], Checkpoint) else None
 
 
-def state_of(model: Any) -> list[keras.Variable]:
+def state_of(model: BlockModel) -> list[keras.Variable]:
     """Every variable that a fit changes: weights, schedule, random states, optimizer; alpha, which may change."""
-    ridge = [model.ridge.alpha] if hasattr(model, "ridge") else []
+    ridge = [model.ridge.alpha] if is_linear(model) else []
     # Keras 3.8 does not count the schedule among the variables of a functional model.
     variables = [*model.variables, *model.schedule.variables, *model.optimizer.variables, *ridge]
     return list({id(variable): variable for variable in variables}.values())

@@ -61,20 +61,13 @@ def read_checkpoint(path: Path) -> Saved:
     return Saved(facts, values)
 
 
-def restore(path: Path, saved: Saved, variables: Sequence[keras.Variable]) -> None:
-    """Gives every variable its value, bit for bit, or raises a ValueError before any has changed."""
-    expect_kinds(path, saved, variables)
-    for variable, value in zip(variables, saved.values, strict=True):
-        variable.assign(value)
-
-
-def expect_kinds(path: Path, saved: Saved, variables: Sequence[keras.Variable]) -> None:
+def expect_kinds(path: str, saved: Saved, variables: Sequence[keras.Variable]) -> None:
     """Raises a ValueError unless the checkpoint is of variables of these shapes and dtypes."""
     expected, received = saved.facts["variables"], [kind_of(variable) for variable in variables]
     if expected != received:
         differing = [f"{now} instead of {was}" for was, now in zip(expected, received, strict=False) if was != now]
         raise ValueError(
-            f"Expected the model whose fit {str(path)!r} holds, with {len(expected)} variables. Received: "
+            f"Expected the model whose fit {path!r} holds, with {len(expected)} variables. Received: "
             f"{len(received)} variables{', one of ' + differing[0] if differing else ''}"
         )
 

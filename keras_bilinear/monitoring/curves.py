@@ -12,8 +12,9 @@ from keras_bilinear._version import __version__
 from keras_bilinear.monitoring.fit_facts import heads_of
 from keras_bilinear.monitoring.model_in_words import comparison
 from keras_bilinear.monitoring.pictures import mosaic
-from keras_bilinear.monitoring.progress import NAMES_OF_J, metrics_of
+from keras_bilinear.parts import log_names as log
 from keras_bilinear.parts.layers import BilinearDense, named_layers, parameter_count
+from keras_bilinear.parts.model_protocol import BlockModel
 from keras_bilinear.parts.optimizers import inner_optimizer
 from keras_bilinear.stopping.certificate import Certificate, effective_ranks
 
@@ -31,12 +32,12 @@ OUTCOMES = {
 
 def of_step(logs: dict[str, Any]) -> dict[str, float]:
     """What one step did: J and its parts, step size, |gradient|, active block, line searches, and the metrics."""
-    parts = ("loss", *NAMES_OF_J, "penalty")
+    parts = (log.LOSS, *log.NAMES_OF_J, log.PENALTY)
     others = {f"step/{name}": value for name, value in logs.items() if name not in parts}
     return parts_of_objective("step", logs) | numbers(others)
 
 
-def of_epoch(model: Any, logs: dict[str, Any], updates: np.ndarray) -> dict[str, float]:
+def of_epoch(model: BlockModel, logs: dict[str, Any], updates: np.ndarray) -> dict[str, float]:
     """How the fit stands after an epoch; in the exact regime that is a sweep.
 
     On mini-batches J is the mean over the epoch, and V what is left of it without alpha R of the present factors.
@@ -46,26 +47,28 @@ def of_epoch(model: Any, logs: dict[str, Any], updates: np.ndarray) -> dict[str,
         logs: Those of the epoch.
         updates: How many steps each block took in it.
     """
-    values = {**parts_of_objective("objective", logs), "blocks/step_size": logs["step_size"]}
-    improvement = model._last_fit.epochs[-1].improvement if model.is_exact else model.schedule.epoch_improvement()
+    values = {**parts_of_objective("objective", logs), "blocks/step_size": logs[log.STEP_SIZE]}
+    improvement = logs.get(log.IMPROVEMENT, math.nan)
     if 0 < improvement < math.inf:
         # Orders of magnitude: TensorBoard gives no chart a logarithmic scale of itself.
         values["objective/log10_improvement"] = math.log10(improvement)
     if not model.is_exact:  # there the steps tell; a sweep visits all
-        values["blocks/active"] = logs["active_block"]
+        values["blocks/active"] = logs[log.ACTIVE_BLOCK]
     norms = ops.convert_to_numpy(model.schedule.grad_norms)
     for name, norm, taken in zip(map(tag, model.block_names), norms, updates, strict=False):
         values[f"updates/{name}"] = float(taken)
         if not math.isnan(norm):  # it has had a turn
             values[f"gradient/{name}"] = float(norm)
-    metrics = metrics_of(logs)
-    values |= {"objective/val_J" if name == "val_loss" else f"metrics/{name}": metrics[name] for name in metrics}
+    metrics = log.metrics_of(logs)
+    values |= {
+        "objective/val_J" if name == log.HELD_OUT_LOSS else f"metrics/{name}": metrics[name] for name in metrics
+    }
     return numbers(values) | of_ranks(model)
 
 
 def parts_of_objective(group: str, logs: dict[str, Any]) -> dict[str, float]:
     """J = V + alpha R."""
-    J, penalty = logs["objective"], logs["penalty"]
+    J, penalty = logs[log.OBJECTIVE], logs[log.PENALTY]
     return {f"{group}/J": J, f"{group}/V": J - penalty, f"{group}/alpha_R": penalty}
 
 
@@ -75,7 +78,7 @@ def numbers(values: dict[str, Any]) -> dict[str, float]:
     return {name: float(array.mean()) for name, array in arrays.items() if array.dtype.kind in "biuf"}
 
 
-def of_ranks(model: Any) -> dict[str, float]:
+def of_ranks(model: BlockModel) -> dict[str, float]:
     """The singular values of every W_k of bilinear layers, and its effective rank."""
     values = {}
     for prefix, layer in prefixed_layers(model):
@@ -93,7 +96,7 @@ def of_certificate(proof: Certificate) -> dict[str, float]:
     return {"certificate/lower_bound": proof.lower_bound, "certificate/gap": proof.gap, **ratio}
 
 
-def pictures(model: Any) -> dict[str, tuple[np.ndarray, str]]:
+def pictures(model: BlockModel) -> dict[str, tuple[np.ndarray, str]]:
     """Tag -> pixels (H, W, 3) and what they show: W_k of all classes, and the factors they are made of."""
     layers = prefixed_layers(model)
     prefixes = [prefix for prefix, _ in layers] or [""]
@@ -111,7 +114,7 @@ def pictures(model: Any) -> dict[str, tuple[np.ndarray, str]]:
     return drawn
 
 
-def layout(model: Any, with_steps: bool, with_certificate: bool) -> dict[str, dict[str, list[str]]]:
+def layout(model: BlockModel, with_steps: bool, with_certificate: bool) -> dict[str, dict[str, list[str]]]:
     """Which curves belong together: category -> title of a chart -> regular expressions of tags."""
     categories = {
         "Objective": {
@@ -127,7 +130,7 @@ def layout(model: Any, with_steps: bool, with_certificate: bool) -> dict[str, di
         },
     }
     if with_steps:
-        names = ("step_size", "grad_norm", "active_block", "inner_iterations")
+        names = (log.STEP_SIZE, log.GRAD_NORM, log.ACTIVE_BLOCK, log.INNER_ITERATIONS)
         categories["Steps"] = {
             "J = V + alpha R": ["step/(J|V|alpha_R)$"],
             **{name.replace("_", " "): [f"step/{name}$"] for name in names if model.is_exact or name != names[-1]},
@@ -147,16 +150,15 @@ def layout(model: Any, with_steps: bool, with_certificate: bool) -> dict[str, di
     return categories
 
 
-def hyperparameters(model: Any) -> dict[str, Any]:
+def hyperparameters(model: BlockModel) -> dict[str, Any]:
     """What was chosen, by the names in `HYPERPARAMETERS`; what a model does not have is left out."""
     optimizer, heads = inner_optimizer(model.optimizer), heads_of(model)
-    automatic = getattr(model, "_rank_is_automatic", False)
     values = {
-        "alpha": only([decimal(head.alpha) for head in heads]),
+        "alpha": shared([decimal(head.alpha) for head in heads]),
         "blocks": getattr(optimizer, "blocks", None),
         "inner": getattr(optimizer, "inner", None),
-        "penalty": only([head.penalty for head in heads if head.penalty not in ("no", "ridge")]),
-        "rank": "auto" if automatic else only([head.rank for head in heads if head.rank]),
+        "penalty": shared([head.penalty for head in heads if head.rank and head.penalty]),
+        "rank": "auto" if model._rank_is_automatic else shared([head.rank for head in heads if head.rank]),
         "solver": type(optimizer).__name__,
         "step_size": None if model.is_exact else decimal(optimizer.learning_rate),
         "type": type(model).__name__,
@@ -164,7 +166,7 @@ def hyperparameters(model: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def description(model: Any) -> str:
+def description(model: BlockModel) -> str:
     """A table in Markdown: what is trained, how large it is, and on which versions."""
     rows = dict(hyperparameters(model))
     rows |= {f"{prefix}size": comparison(layer) for prefix, layer in prefixed_layers(model)}
@@ -174,7 +176,7 @@ def description(model: Any) -> str:
     return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())])
 
 
-def prefixed_layers(model: Any) -> list[tuple[str, BilinearDense]]:
+def prefixed_layers(model: BlockModel) -> list[tuple[str, BilinearDense]]:
     """The bilinear layers, each with a prefix of its tags: empty if it is the only one."""
     layers = named_layers(model)
     return [(f"{name}/" if len(layers) > 1 else "", layer) for name, layer in layers.items()]
@@ -196,7 +198,7 @@ def decomposed(layer: BilinearDense) -> tuple[np.ndarray, ...]:
 
 
 def canonical(U: np.ndarray, sigma: np.ndarray, V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """a (K, M, R) and b (K, N, R) with the length sqrt(sigma), as `bilinear_math.canonical_factors` has them."""
+    """a (K, M, R) and b (K, N, R) with the length sqrt(sigma), as `maths.bilinear.canonical_factors` has them."""
     pivot = np.abs(U).argmax(axis=1)[:, None]
     scale = np.sqrt(sigma)[:, None] * np.sign(np.take_along_axis(U, pivot, axis=1))
     return U * scale, V * scale
@@ -207,7 +209,7 @@ def decimal(number: Any) -> float:
     return float(f"{float(ops.convert_to_numpy(number)):.7g}")
 
 
-def only(values: list[Any]) -> Any:
+def shared(values: list[Any]) -> Any:
     """The value that all layers share, or all of theirs as words; None if there is none."""
     distinct = list(dict.fromkeys(values))
     return ", ".join(map(str, values)) if len(distinct) > 1 else next(iter(distinct), None)

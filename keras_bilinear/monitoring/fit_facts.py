@@ -1,98 +1,68 @@
 """What is fitted, to what, and how: the facts that a report of the fit needs, as they are at the time."""
 
-import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import keras
 import numpy as np
-import tensorflow as tf
 
+from keras_bilinear.maths.penalties import Penalty, Ridge
 from keras_bilinear.parts.layers import named_layers
-from keras_bilinear.parts.losses import is_plain_cross_entropy
+from keras_bilinear.parts.model_protocol import BlockModel, is_linear
 from keras_bilinear.parts.optimizers import BlockLineSearch, inner_optimizer
 
 
-class TrainingData(NamedTuple):
-    """What J says about single images depends on their weights and labels.
+class DataFacts(NamedTuple):
+    """What is known of the images of a fit: nothing of those that a data set or a network gets.
 
     Fields:
-        mean_weight: Of an image; None if unknown.
-        certain_below: V below which no image can be misclassified: one that is costs ln 2 or more. 0 if unknown.
-        hard: Whether each label is one class; None if unknown.
-        largest_pixel: The largest absolute value in the images; None if unknown.
+        largest_pixel: The largest absolute value; None if unknown.
+        each_has_a_class: Whether labels are classes, and not probabilities; False if unknown.
     """
 
-    mean_weight: float | None
-    certain_below: float
-    hard: bool | None
-    largest_pixel: float | None
+    largest_pixel: float | None = None
+    each_has_a_class: bool = False
 
 
-def training_data(model: Any, options: dict[str, Any]) -> TrainingData:
-    """What is known of the images a fit is about to see."""
-    arrays = getattr(model, "_training_data", None)
-    if arrays is not None:
-        images, labels, weight = map(np.asarray, arrays)
-        is_sure = is_hard(labels)
-        least = float(weight[weight > 0].min())
-        certain_below = math.log(2) * least / len(weight) if is_sure else 0.0
-        return TrainingData(float(weight.mean()), certain_below, is_sure, largest(images))
-    x, y = options.get("x"), options.get("y")
-    parts = getattr(x, "element_spec", None)
-    is_weighted = any(options.get(name) is not None for name in ("sample_weight", "class_weight"))
-    is_pair = y is not None or (isinstance(parts, tuple) and len(parts) == 2)  # not images, labels and weights
-    mean_weight = 1.0 if is_pair and not is_weighted else None
-    if y is not None:
-        hard = is_hard(np.asarray(y)) if hasattr(y, "dtype") else None
-        return TrainingData(mean_weight, 0.0, hard, largest(np.asarray(x)) if hasattr(x, "dtype") else None)
-    of_labels = parts[1] if isinstance(parts, tuple) and len(parts) > 1 else None
-    is_class = isinstance(of_labels, tf.TensorSpec) and (of_labels.dtype.is_integer or of_labels.shape.rank == 1)
-    return TrainingData(mean_weight, 0.0, True if is_class else None, None)
-
-
-def largest(images: np.ndarray) -> float:
-    """The largest absolute value of a pixel; no copy is made."""
-    return float(max(images.max(), -float(images.min())))
-
-
-def is_hard(y: np.ndarray) -> bool:
-    """Whether labels are class numbers or one-hot rows, and not probabilities."""
-    return y.dtype.kind in "biuf" and bool(np.all(y == np.round(y)))
+def facts_of_data(model: BlockModel) -> DataFacts:
+    """What advice must know of the arrays that a model is about to be fitted to."""
+    if model._training_data is None:
+        return DataFacts()
+    images, labels = (np.asarray(part) for part in model._training_data[:2])
+    is_whole = labels.dtype.kind in "biuf" and bool(np.all(labels == np.round(labels)))
+    return DataFacts(float(max(images.max(), -float(images.min()))), is_whole)  # makes no copy
 
 
 class Head(NamedTuple):
-    """A layer with blocks: its name, K, L (None for a linear one), the name of R, its degree in W, and alpha."""
+    """A layer with blocks: its name, K, L (None if linear), R by name or None, its degree in W, and alpha."""
 
     name: str
     units: int
     rank: int | None
-    penalty: str
+    penalty: str | None
     degree: int
     alpha: float
 
 
-def heads_of(model: Any) -> list[Head]:
-    """The bilinear layers of a model, or the one linear layer."""
-    if hasattr(model, "ridge"):
-        return [Head(model.head.name, model.units, None, "ridge", model.ridge.degree, model.alpha)]
+def heads_of(model: BlockModel) -> tuple[Head, ...]:
+    """The bilinear layers of a model, or the one linear layer; none before it is built."""
+    if not model.built:
+        return ()
+    if is_linear(model):
+        return (Head(model.head.name, model.units, None, *kind(model.ridge), model.alpha),)
     heads = []
     for name, layer in named_layers(model).items():
-        penalty = layer.factor_penalty
-        kind, degree = ("no", 0) if penalty is None else (type(penalty).__name__.lower(), penalty.degree)
-        heads.append(Head(name, layer.units, layer.rank, kind, degree, float(layer.alpha or 0.0)))
-    return heads
+        heads.append(Head(name, layer.units, layer.rank, *kind(layer.factor_penalty), float(layer.alpha or 0.0)))
+    return tuple(heads)
 
 
-def solver_of(model: Any) -> str:
+def kind(penalty: Penalty | Ridge | None) -> tuple[str | None, int]:
+    """Name and degree of a penalty."""
+    return (None, 0) if penalty is None else (type(penalty).__name__.lower(), penalty.degree)
+
+
+def solver_of(model: BlockModel) -> str:
     """The optimizer, as one would write it."""
     optimizer = inner_optimizer(model.optimizer)
     if not isinstance(optimizer, BlockLineSearch):
         return type(optimizer).__name__
-    blocks = "" if hasattr(model, "ridge") else f', blocks="{optimizer.blocks}"'
+    blocks = "" if is_linear(model) else f', blocks="{optimizer.blocks}"'
     return f'BlockLineSearch("{optimizer.inner}"{blocks})'
-
-
-def is_plain(loss: Any) -> bool:
-    """Whether the loss is the mean cross-entropy of one output."""
-    losses = keras.tree.flatten(loss)
-    return len(losses) == 1 and any(is_plain_cross_entropy(losses[0], K) for K in (1, 2))

@@ -8,14 +8,10 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_bilinear.parts import log_names as log
+
 INTERVAL = 0.05
 """Seconds between two drawings of a bar, as in Keras."""
-
-NAMES_OF_J = ("objective", "J")
-"""The keys of J in logs and in the history; on held-out images, where Keras calls it val_loss, after "val_"."""
-
-SOLVER_LOGS = ("loss", *NAMES_OF_J, "penalty", "step_size", "active_block", "grad_norm", "inner_iterations")
-"""What a step says of itself; all other logs are metrics, or J of held-out images."""
 
 
 class Progress(keras.callbacks.ProgbarLogger):
@@ -58,9 +54,9 @@ class Progress(keras.callbacks.ProgbarLogger):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         if self.verbose == 2:
             now = time.perf_counter()
-            count = f"{epoch + 1:{len(str(self.epochs))}}/{self.epochs}"
+            number = f"{epoch + 1:{len(str(self.epochs))}}/{self.epochs}"
             each = f"{duration(now - self.epoch_began)}/{self.unit}"
-            tell(f"{count} - {now - self.began:.0f}s - {each}{self.readable(logs)}")
+            tell(f"{number} - {now - self.began:.0f}s - {each}{self.readable(logs)}")
         else:
             self.label_bar(logs)
             super().on_epoch_end(epoch)
@@ -76,16 +72,14 @@ class Progress(keras.callbacks.ProgbarLogger):
     def readable(self, logs: dict[str, Any] | None) -> str:
         """The logs in words, " - J: 0.4194 - accuracy: 0.9119 - ..."."""
         logs = logs or {}
-        shown = {"J": decimals(logs["objective"])} if "objective" in logs else {}
-        if "accuracy" in logs:
-            shown["accuracy"] = decimals(logs["accuracy"])
+        shown = {name: decimals(logs[name]) for name in (log.J, log.ACCURACY) if name in logs}
         shown["sweep"] = str(int(self.model.schedule.sweep.numpy()))
-        if "active_block" in logs and len(self.names) > 1:
-            shown["block"] = self.names[int(logs["active_block"])]
-        if "step_size" in logs:
-            shown["step size"] = f"{logs['step_size']:.3g}"
+        if log.ACTIVE_BLOCK in logs and len(self.names) > 1:
+            shown["block"] = self.names[int(logs[log.ACTIVE_BLOCK])]
+        if log.STEP_SIZE in logs:
+            shown["step size"] = f"{logs[log.STEP_SIZE]:.3g}"
         # The rest of what a step says would make the line too long.
-        metrics = {name: decimals(value) for name, value in metrics_of(logs).items()}
+        metrics = {name: decimals(value) for name, value in log.metrics_of(logs).items()}
         shown |= {name: text for name, text in metrics.items() if name not in shown}
         return "".join(f" - {name}: {text}" for name, text in shown.items())
 
@@ -93,21 +87,9 @@ class Progress(keras.callbacks.ProgbarLogger):
 def tell_that_less_is_better(callbacks: list[Any]) -> None:
     """Has callbacks that monitor J by a name of its own minimise it: Keras knows losses and metrics only."""
     for callback in callbacks:
-        watched = str(getattr(callback, "monitor", "")).removeprefix("val_")
-        if watched in NAMES_OF_J and getattr(callback, "mode", None) == "auto":
+        watched = str(getattr(callback, "monitor", "")).removeprefix(log.HELD_OUT)
+        if watched in log.NAMES_OF_J and getattr(callback, "mode", None) == "auto":
             callback.mode = "min"
-
-
-def name_held_out_objective(epoch: int, logs: dict[str, Any]) -> None:
-    """J of held-out images by its own names: `val_loss` is V + alpha R."""
-    if "val_loss" in logs:
-        logs.update({f"val_{name}": logs["val_loss"] for name in NAMES_OF_J})
-
-
-def metrics_of(logs: dict[str, Any]) -> dict[str, Any]:
-    """The logs that are neither a step's own nor J of held-out images once more: that is `val_loss`."""
-    known = {*SOLVER_LOGS, *(f"val_{name}" for name in NAMES_OF_J)}
-    return {name: value for name, value in logs.items() if name not in known}
 
 
 def decimals(value: Any) -> str:

@@ -11,14 +11,16 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_bilinear.parts.model_protocol import BlockModel
 from keras_bilinear.parts.optimizers import inner_optimizer
 
 OF_THE_FIT = ("batch_size", "steps_per_epoch", "shuffle", "validation_split", "class_weight")
 """Arguments of `fit` that decide which numbers come out."""
 
 
-def settings_of(model: Any, options: dict[str, Any]) -> str:
+def settings_of(model: BlockModel, options: dict[str, Any]) -> str:
     """What decides the numbers of a fit, besides its data and the weights it begins with, as JSON."""
+    # A model that was not compiled yet has neither.
     optimizer, loss = (getattr(model, name, None) for name in ("optimizer", "loss"))
     # Two fits in a row may be alike, but for the steps that were taken before.
     steps = np.asarray(getattr(inner_optimizer(optimizer), "iterations", 0))

@@ -1,4 +1,4 @@
-"""Watching a fit in TensorBoard: when to write what `summaries` has to show."""
+"""Watching a fit in TensorBoard: when to write what `curves` has to show."""
 
 import math
 import os
@@ -11,12 +11,9 @@ from keras import ops
 
 from keras_bilinear.arguments import count, one_of, positive_integer
 from keras_bilinear.monitoring import curves
+from keras_bilinear.parts.model_protocol import BlockModel, expect_schedule
 from keras_bilinear.parts.optimizers import inner_optimizer
-from keras_bilinear.parts.schedule import expect_schedule
 from keras_bilinear.stopping.certificate import certificate_of_fit, data_of_fit
-
-EPOCH_CURVE, STEP_CURVE = "objective/J", "step/J"
-"""The curves that are always there, whose last steps tell where a run stands."""
 
 
 class BilinearTensorBoard(keras.callbacks.Callback):
@@ -28,15 +25,16 @@ class BilinearTensorBoard(keras.callbacks.Callback):
     searches. Pictures of W_k and of its factors; a layout for the Custom Scalars page; the choices made, for the
     HParams page; a description.
 
-    A fit that resumes an interrupted one (it begins with an epoch above 0) goes on along its curves, any other one
-    after their end; no step ever goes back. What was written up to the last epoch outlives a killed process. Keras'
-    own `TensorBoard` writes to other folders (train/ and validation/), so both can share one log_dir. A callback
-    that restores other weights at the end, as `EarlyStopping` can, goes before this one, for the last picture.
+    Epochs have Keras' numbers, and steps those of the optimizer, so a fit that resumes an interrupted one goes on
+    along its curves; any other fit wants a folder of its own. What was written up to the last epoch outlives a
+    killed process. Keras' own `TensorBoard` writes to other folders (train/ and validation/), so both can share one
+    log_dir. A callback that restores other weights at the end, as `EarlyStopping` can, goes before this one, for
+    the last picture.
 
         tensorboard --logdir logs
 
     Args:
-        log_dir: Folder of this run, and of no other model's.
+        log_dir: Folder of this fit, and of no other.
         update_freq: How often to write curves over the steps: "batch", "epoch" (no such curves), or every so many
             steps; by default "auto", every step of the exact regime and none on mini-batches.
         image_freq: Epochs between pictures; 0 draws none. By default after 1, 4, 16, 64, ... epochs and at the end.
@@ -78,7 +76,7 @@ class BilinearTensorBoard(keras.callbacks.Callback):
         self._waiting = self._batches = 0
         self._block_steps = np.zeros(0, int)
 
-    def check_fit(self, model: Any, options: dict[str, Any]) -> None:
+    def check_fit(self, model: BlockModel, options: dict[str, Any]) -> None:
         """Raises a ValueError where this callback cannot work, before the fit has changed anything."""
         expect_schedule(model)
         if self.certificate_freq:
@@ -89,12 +87,12 @@ class BilinearTensorBoard(keras.callbacks.Callback):
         expect_schedule(self.model)  # `keras.Model.fit` calls no `check_fit`
         by_name = {"auto": int(self.model.is_exact), "epoch": 0, "batch": 1}
         self._step_freq = by_name[self.update_freq] if isinstance(self.update_freq, str) else self.update_freq
-        self._log, self._is_described = None, False
+        self._log, self._is_described, self._waiting = None, False, 0
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         # Not as the fit begins: only now have all callbacks restored what they restore.
         if self._log is None:
-            self._open(first_epoch=epoch)
+            self._open(epoch)
         self._batches = 0
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
@@ -105,62 +103,54 @@ class BilinearTensorBoard(keras.callbacks.Callback):
         if not self._step_freq or self._waiting < self._step_freq:
             return
         self._waiting = 0
-        step = self._log.steps.advance(iterations(self.model))
-        if step is not None:
-            self._log.scalars(curves.of_step(logs or {}), step)
+        self._log.scalars(curves.of_step(logs or {}), iterations(self.model))
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         before, self._block_steps = self._block_steps, block_steps(self.model)
-        step = self._log.epochs.advance(epoch + 1)
-        if step is None:
-            return
+        self._epoch = epoch + 1
         values = curves.of_epoch(self.model, logs or {}, updates=self._block_steps - before)
-        if self.certificate_freq and step % self.certificate_freq == 0:
+        if self.certificate_freq and self._epoch % self.certificate_freq == 0:
             values |= curves.of_certificate(certificate_of_fit(self.model))
-        self._log.scalars(values, step)
-        if self._is_drawn(step):
-            self._draw(step)
+        self._log.scalars(values, self._epoch)
+        if self._is_drawn(self._epoch):
+            self._draw()
         self._log.flush()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         if self._log is None:  # a fit of no epochs
             return
-        if self.image_freq != 0 and self._drawn < self._log.epochs.last:
-            self._draw(self._log.epochs.last)
+        if self.image_freq != 0 and self._drawn < self._epoch:
+            self._draw()
         self._log.close()
         self._log = None
 
-    def _open(self, first_epoch: int) -> None:
-        """Goes on where the event files end, or where the interrupted fit left them that this one resumes."""
-        from keras_bilinear.monitoring.event_files import EventLog, axes_of
+    def _open(self, epochs: int) -> None:
+        """Begins an event file of a fit that has so many epochs behind it."""
+        from keras_bilinear.monitoring.event_files import EventLog
 
-        epochs, steps = axes_of(self.log_dir, EPOCH_CURVE, STEP_CURVE)
-        taken = iterations(self.model)
-        epochs.start(first_epoch, resumed=first_epoch > 0)
-        steps.start(taken, resumed=first_epoch > 0 and taken > 0)  # an optimizer that was compiled anew counts anew
-        self._log = EventLog(self.log_dir, epochs, steps)
-        self._waiting, self._drawn = 0, epochs.last
+        self._log = EventLog(self.log_dir)
+        self._epoch = self._drawn = epochs
         self._block_steps = block_steps(self.model)
 
     def _describe(self) -> None:
         """Writes what is known once the model is built, which a data set does with its first batch."""
         log, model = self._log, self.model
-        log.text("model", curves.description(model), step=log.epochs.last)
+        log.text("model", curves.description(model), step=self._epoch)
         log.layout(curves.layout(model, self._step_freq > 0, self.certificate_freq > 0))
         log.start_session(curves.hyperparameters(model), curves.HYPERPARAMETERS, curves.OUTCOMES)
         log.flush()
         self._is_described = True
 
-    def _is_drawn(self, step: int) -> bool:
+    def _is_drawn(self, epoch: int) -> bool:
         """Whether there is a picture after this epoch."""
         if self.image_freq is None:
-            return step == 4 ** round(math.log(step, 4))
-        return self.image_freq > 0 and step % self.image_freq == 0
+            return epoch == 4 ** round(math.log(epoch, 4))
+        return self.image_freq > 0 and epoch % self.image_freq == 0
 
-    def _draw(self, step: int) -> None:
+    def _draw(self) -> None:
         for tag, (pixels, description) in curves.pictures(self.model).items():
-            self._log.picture(tag, pixels, description, step)
-        self._drawn = step
+            self._log.picture(tag, pixels, description, self._epoch)
+        self._drawn = self._epoch
 
     def __getstate__(self) -> dict[str, Any]:
         # Copies, too, of a callback whose fit was interrupted: an open file has none.
@@ -175,11 +165,11 @@ def expect_writable(folder: str) -> None:
         raise ValueError(f"Expected `log_dir` to be a folder to write to. Received: {folder!r}: {error}") from error
 
 
-def block_steps(model: Any) -> np.ndarray:
+def block_steps(model: BlockModel) -> np.ndarray:
     """How many updates each block has received, (blocks,)."""
     return ops.convert_to_numpy(model.schedule.block_steps)
 
 
-def iterations(model: Any) -> int:
+def iterations(model: BlockModel) -> int:
     """How many steps the optimizer has taken; saved with the model."""
     return int(inner_optimizer(model.optimizer).iterations.numpy())

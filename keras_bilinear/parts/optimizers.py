@@ -1,18 +1,16 @@
 """The exact regime: whole blocks solved on the full batch, chosen in `compile` like any optimizer."""
 
-import functools
-from collections.abc import Callable
 from typing import Any
 
 import keras
-import tensorflow as tf
 from keras import ops
 
 from keras_bilinear.arguments import non_negative, one_of, positive_integer
-from keras_bilinear.maths.bilinear import Tensor
+from keras_bilinear.maths.bilinear import Factors, Samples, Tensor
 from keras_bilinear.maths.penalties import Penalty
 from keras_bilinear.solver import blocks as bl
-from keras_bilinear.solver.descent import DIRECTIONS, Problem, Samples, Solution, minimise
+from keras_bilinear.solver.compiled import Compiled
+from keras_bilinear.solver.descent import DIRECTIONS, Budget, Solution
 from keras_bilinear.solver.joint import curvature_of, solve_joint
 from keras_bilinear.solver.silent_ranks import wake_if_silent
 
@@ -20,9 +18,6 @@ BLOCKS = ("joint", "side", "factor")
 
 MAX_INNER = {"joint": 20, "side": 100, "factor": 100}
 """Iterations a block takes unless told otherwise; the joint solver renews its curvature after them."""
-
-PATIENCE = 3
-"""The joint solver goes on so many times as long where it is slow: there, the curvature hardly changes."""
 
 
 @keras.saving.register_keras_serializable(package="keras_bilinear")
@@ -95,27 +90,27 @@ class BlockLineSearch(keras.optimizers.Optimizer):
         self,
         X: Tensor,
         samples: Samples,
-        factors: bl.Factors,
+        factors: Factors,
         active: Tensor,
-        penalty: type[Penalty],
         alpha: Tensor,
+        penalty: type[Penalty],
         jit: bool = True,
         max_inner: int | None = None,
-    ) -> tuple[bl.Factors, Solution]:
+    ) -> tuple[Factors, Solution]:
         """Solves block `active` of a bilinear model; shapes as in `blocks.solve_active`.
 
         With max_inner = 0 it moves nothing but silent ranks, and the solution says how far J could fall from there.
         """
-        budget = self._budget(X.dtype, max_inner)
-        if self.blocks == "joint":
-            # Without XLA where singular values or an inverse are taken: it has no fast ones on the CPU.
-            factors, gain = compiled(wake_if_silent, False, ("penalty", penalty))(X, samples, factors, alpha)
-            curvature = compiled(curvature_of, jit, ("penalty", penalty))(X, samples, factors, alpha)
-            step = compiled_solver(solve_joint, self.inner, jit, ("penalty", penalty), patience=PATIENCE)
-            factors, solution = step(X, samples, budget, factors, curvature.inverted(), alpha)
-            return factors, solution._replace(initial_objective=solution.initial_objective + gain)
-        step = compiled_solver(bl.solve_active, self.inner, jit, ("blocks", self.blocks), ("penalty", penalty))
-        return step(X, samples, budget, factors, active, alpha)
+        budget, direction = self._budget(X.dtype, max_inner), DIRECTIONS[self.inner]
+        if self.blocks != "joint":
+            solve = Compiled(bl.solve_active, jit, penalty=penalty, blocks=self.blocks, direction=direction)
+            return solve(X, samples, factors, active, budget, alpha)
+        # Without XLA where singular values or an inverse are taken: it has no fast ones on the CPU.
+        factors, gain = Compiled(wake_if_silent, False, penalty=penalty)(X, samples, factors, alpha)
+        curvature = Compiled(curvature_of, jit, penalty=penalty)(X, samples, factors, alpha)
+        solve = Compiled(solve_joint, jit, penalty=penalty, direction=direction)
+        factors, solution = solve(X, samples, factors, curvature.inverted(), budget, alpha)
+        return factors, solution._replace(initial_objective=solution.initial_objective + gain)
 
     def solve_linear(
         self,
@@ -128,12 +123,12 @@ class BlockLineSearch(keras.optimizers.Optimizer):
         max_inner: int | None = None,
     ) -> Solution:
         """Solves a linear model, which is a single block; shapes as in `blocks.solve_linear`."""
-        step = compiled_solver(bl.solve_linear, self.inner, jit)
-        return step(X, samples, self._budget(X.dtype, max_inner), kernel, bias, alpha)
+        solve = Compiled(bl.solve_linear, jit, direction=DIRECTIONS[self.inner])
+        return solve(X, samples, kernel, bias, self._budget(X.dtype, max_inner), alpha)
 
-    def _budget(self, dtype: Any, max_inner: int | None) -> tuple[Tensor, Tensor]:
+    def _budget(self, dtype: Any, max_inner: int | None) -> Budget:
         count = ops.copy(self._max_inner.value) if max_inner is None else ops.convert_to_tensor(max_inner, "int32")
-        return count, ops.cast(ops.copy(self._tolerance.value), dtype)
+        return Budget(count, ops.cast(ops.copy(self._tolerance.value), dtype))
 
     def update_step(self, gradient: Tensor, variable: keras.Variable, learning_rate: Tensor) -> None:
         raise ValueError(
@@ -149,43 +144,3 @@ class BlockLineSearch(keras.optimizers.Optimizer):
 def inner_optimizer(optimizer: Any) -> Any:
     """The optimizer that holds the step count: inside a loss scaler under mixed precision."""
     return getattr(optimizer, "inner_optimizer", optimizer)
-
-
-@functools.cache
-def compiled(function: Callable[..., Any], jit: bool, *settings: tuple[str, Any]) -> Callable[..., Any]:
-    """`function`, whose first arguments are X and the samples, as a graph with its static settings bound.
-
-    One for all models: XLA compiles it once a shape; without XLA it is traced once for any number of images.
-    """
-    bound = functools.partial(function, **dict(settings))
-    if jit:
-        return tf.function(bound, jit_compile=True, autograph=False)
-    graph = tf.function(bound, autograph=False)
-
-    def call(X: Tensor, samples: Samples, *args: Any) -> Any:
-        any_number = tf.nest.map_structure(
-            lambda part: tf.TensorSpec((None, *part.shape[1:]), part.dtype), (X, samples)
-        )
-        # Traces it if there is no such graph yet; the call below then finds it.
-        graph.get_concrete_function(*any_number, *args)
-        return graph(X, samples, *args)
-
-    return call
-
-
-@functools.cache
-def compiled_solver(
-    pose: Callable[..., Any], inner: str, jit: bool, *settings: tuple[str, Any], patience: int = 1
-) -> Callable[..., Any]:
-    """As `compiled`, for a function that takes a `solver` with this patience.
-
-    The third argument of the result is (max_inner, tolerance), the others are those of `pose`.
-    """
-
-    def step(X: Tensor, samples: Samples, budget: tuple[Tensor, Tensor], *args: Any, **settings: Any) -> Any:
-        def solver(problem: Problem, samples: Samples, U: Tensor) -> Solution:
-            return minimise(problem, samples, U, DIRECTIONS[inner], *budget, patience=patience)
-
-        return pose(X, samples, *args, **settings, solver=solver)
-
-    return compiled(step, jit, *settings)

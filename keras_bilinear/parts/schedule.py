@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_bilinear.maths.bilinear import Tensor
@@ -27,8 +28,6 @@ class BlockSchedule(keras.layers.Layer):
     def __init__(self, num_blocks: int, **kwargs: Any):
         super().__init__(**{"trainable": False, "dtype": "float32", **kwargs})
         self.num_blocks = num_blocks
-        # While a fit runs in which ranks grow: that the present ones have converged does not end it.
-        self.ranks_are_growing = False
         self.active = self._state("active", "int32")
         self.sweep = self._state("sweep", "int32")
         self.samples = self._state("samples", "float32")
@@ -127,12 +126,7 @@ class BlockSchedule(keras.layers.Layer):
             if not self.ends_sweep(block_rtol):
                 return math.inf
             before, now = now, float(self.running_objective())
-        return max(before - now, 0.0) / max(abs(now), 1e-30)
-
-    def epoch_improvement(self) -> float:
-        """How much the running mini-batch epoch has lowered J, relative to J; infinite in the first."""
-        before, now = float(self.epoch_objective.numpy()), float(self.running_objective())
-        return relative_decrease(before, now)
+        return max(relative_decrease(before, now), 0.0)
 
     def forget_steps(self) -> None:
         """No block has been updated by the optimizer yet: for a new optimizer."""
@@ -143,12 +137,7 @@ class BlockSchedule(keras.layers.Layer):
         return {**super().get_config(), "num_blocks": self.num_blocks}
 
 
-def relative_decrease(before: float, now: float) -> float:
-    """How much J has fallen, relative to J; negative where it rose."""
-    return (before - now) / max(abs(now), 1e-30)
-
-
-def expect_schedule(model: Any) -> None:
-    """Raises a ValueError if the model is not trained block by block."""
-    if not isinstance(getattr(model, "schedule", None), BlockSchedule):
-        raise ValueError("Expected a model that trains block by block, such as BilinearSoftmaxRegression.")
+def relative_decrease(before: Any, now: Any) -> Any:
+    """How much J has fallen, relative to J; negative where it rose. Numbers or arrays."""
+    with np.errstate(invalid="ignore"):  # infinity over infinity
+        return (before - now) / np.maximum(np.abs(now), 1e-30)

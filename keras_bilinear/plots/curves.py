@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 
+from keras_bilinear.parts.log_names import ACCURACY, HELD_OUT, INNER_ITERATIONS, LOSS, OBJECTIVE
+from keras_bilinear.parts.schedule import relative_decrease
 from keras_bilinear.plots.sheets import BLUE, GREEN, ORANGE, VERMILION, WIDTH, dress, empty_figure, saved
 from keras_bilinear.selection.path import PathPoint, RegularizationPath
 
@@ -42,13 +44,13 @@ def plot_convergence(
         >>> plot_convergence(model.fit(x, y, epochs=30, validation_data=(x_test, y_test)), "convergence.png")
     """
     logs = checked_logs(history)
-    J = np.asarray(logs["objective"], float)
+    J = np.asarray(logs[OBJECTIVE], float)
     epochs = getattr(history, "epoch", range(len(J)))
     # A History that was given to a second `fit` has logs of both, but numbers of the second alone.
     steps = 1 + np.asarray(epochs if len(epochs) == len(J) else range(len(J)))
     by_sweep = epochs_are_sweeps(history, logs)
-    objective, accuracy = measured(logs, "objective", "val_loss"), measured(logs, "accuracy", "val_accuracy")
-    decrease = {"training": relative_decrease(J)} if len(J) > 1 else {}
+    objective, accuracy = measured(logs, OBJECTIVE, LOSS), measured(logs, ACCURACY, ACCURACY)
+    decrease = {"training": relative_decrease(np.append(np.nan, J[:-1]), J)} if len(J) > 1 else {}
     curves = {"objective $J$": objective, "relative decrease of $J$": decrease, "accuracy": accuracy}
     drawn = [(title, lines) for title, lines in curves.items() if lines]
     figure = empty_figure(WIDTH * len(drawn) / 3, 2.6, layout="constrained")
@@ -57,7 +59,7 @@ def plot_convergence(
         dress(panel, title, xlabel="sweep" if by_sweep else "epoch")
         if lines is decrease:
             panel.set_yscale("log", nonpositive="mask")
-            if by_sweep or "inner_iterations" not in logs:
+            if by_sweep or INNER_ITERATIONS not in logs:
                 draw_tolerance(panel, getattr(history, "params", None) or {}, "rtol" if by_sweep else "block_rtol")
         for name, values in lines.items():
             draw_course(panel, steps, values, *STYLES[name], label=name if len(lines) > 1 else None)
@@ -71,10 +73,10 @@ def plot_convergence(
 def checked_logs(history: Any) -> Mapping[str, Sequence[float]]:
     """The logs of a History, or those given instead of one; a ValueError if they hold no objective."""
     logs = getattr(history, "history", history)
-    if not isinstance(logs, Mapping) or not len(logs.get("objective", ())):
+    if not isinstance(logs, Mapping) or not len(logs.get(OBJECTIVE, ())):
         raise ValueError(
             "Expected the History that `fit` of a bilinear or linear model returned, or its logs, with the key "
-            f"'objective'. Received: {sorted(logs) if isinstance(logs, Mapping) else repr(history)}"
+            f"{OBJECTIVE!r}. Received: {sorted(logs) if isinstance(logs, Mapping) else repr(history)}"
         )
     return logs
 
@@ -83,21 +85,14 @@ def epochs_are_sweeps(history: Any, logs: Mapping[str, Sequence[float]]) -> bool
     """Whether the exact regime wrote the logs, one epoch a sweep unless it was told otherwise."""
     steps = (getattr(history, "params", None) or {}).get("steps")
     blocks = getattr(getattr(history, "model", None), "block_names", None)
-    return "inner_iterations" in logs and (steps is None or blocks is None or steps == len(blocks))
+    return INNER_ITERATIONS in logs and (steps is None or blocks is None or steps == len(blocks))
 
 
 def measured(logs: Mapping[str, Sequence[float]], training: str, validation: str) -> dict[str, np.ndarray]:
     """What was measured in every sweep, of two names; with `validation_freq` nobody knows which sweeps it was."""
-    curves = {"training": logs.get(training, ()), "validation": logs.get(validation, ())}
-    sweeps = len(logs["objective"])
+    curves = {"training": logs.get(training, ()), "validation": logs.get(HELD_OUT + validation, ())}
+    sweeps = len(logs[OBJECTIVE])
     return {name: np.asarray(values, float) for name, values in curves.items() if len(values) == sweeps}
-
-
-def relative_decrease(J: np.ndarray) -> np.ndarray:
-    """(J_before - J) / |J| of every sweep, as `BlockSchedule.sweep_improvement` has it; NaN for the first."""
-    before = np.concatenate([[np.nan], J[:-1]])
-    with np.errstate(invalid="ignore"):  # infinity less infinity
-        return (before - J) / np.maximum(np.abs(J), 1e-30)
 
 
 def draw_course(

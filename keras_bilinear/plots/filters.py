@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from keras import ops
@@ -50,7 +50,7 @@ def plot_filters(
     Example:
         >>> plot_filters([bilinear, linear], "filters.png")
     """
-    models = checked_models(model)
+    models = checked_models(list(model) if isinstance(model, list | tuple) else [model])
     K = models[0].units
     names = checked_names(class_names, K)
     heights = [model_height(each) for each in models]
@@ -62,11 +62,11 @@ def plot_filters(
     return saved(figure, path)
 
 
-def checked_models(model: Any) -> list[ImageRegression]:
-    """The models to draw as a list, or a ValueError if they cannot be drawn in one picture."""
-    models = list(model) if isinstance(model, list | tuple) else [model]
-    if not models or not all(isinstance(each, ImageRegression) for each in models):
-        received = ", ".join(type(each).__name__ for each in models) or "none"
+def checked_models(given: Sequence[object]) -> list[ImageRegression]:
+    """The models to draw, or a ValueError if they cannot be drawn in one picture."""
+    models = [each for each in given if isinstance(each, ImageRegression)]
+    if not models or len(models) < len(given):
+        received = ", ".join(type(each).__name__ for each in given) or "none"
         raise ValueError(f"Expected regression models of keras_bilinear, one or a list. Received: {received}")
     units = [each.units for each in models]
     if len(set(units)) > 1:

@@ -19,7 +19,7 @@ BATCH = 4096
 
 
 def compress(
-    model: Any,
+    model: object,
     rank: int | None = None,
     input_shape: tuple[int, int] | None = None,
     tolerance: float | None = None,
@@ -100,7 +100,7 @@ class CompressionReport:
         return "\n".join(rows)
 
 
-def compression_report(before: Any, after: BilinearRegression, x: Any, y: Any) -> CompressionReport:
+def compression_report(before: object, after: BilinearRegression, x: Any, y: Any) -> CompressionReport:
     """What was lost and won, on held-out images: both models are measured as they are.
 
     Args:
@@ -121,7 +121,7 @@ def compression_report(before: Any, after: BilinearRegression, x: Any, y: Any) -
     threshold = 0.0 if gives_logits(source, after.image_size) else 0.5
     batch = after._checked(x, class_numbers(y, source.classes))
     truth = class_indices(batch.y, after.units)
-    found = predicted(source.outputs, batch.x, threshold), predicted(probabilities_of(after), batch.x, 0.5)
+    found = predicted(source.outputs, batch.x, threshold), predicted(after, batch.x, 0.5)
     full = nearest(source, min(after.image_size), after.image_size, alpha=0.0, penalty="product")
     graphs = (inference_graph(full, "merged"), inference_graph(after))
     return CompressionReport(
@@ -143,12 +143,8 @@ def class_numbers(y: Any, labels: list[Any] | None) -> Any:
     return np.array([number[label] for label in given.reshape(-1).tolist()])
 
 
-def probabilities_of(model: BilinearRegression) -> Callable[[np.ndarray], np.ndarray]:
-    """What `model` gives for images, as an array."""
-    return lambda images: ops.convert_to_numpy(model(images))
-
-
-def predicted(outputs: Callable[[np.ndarray], np.ndarray], x: np.ndarray, threshold: float) -> np.ndarray:
+def predicted(outputs: Callable[[np.ndarray], Any], x: np.ndarray, threshold: float) -> np.ndarray:
     """The class of each image, (T,): that of the largest output, or whether the only one is above `threshold`."""
-    z = np.concatenate([outputs(x[first : first + BATCH]) for first in range(0, len(x), BATCH)])
+    parts = (x[first : first + BATCH] for first in range(0, len(x), BATCH))
+    z = np.concatenate([ops.convert_to_numpy(outputs(part)) for part in parts])
     return z[:, 0] > threshold if z.shape[1] == 1 else z.argmax(axis=1)

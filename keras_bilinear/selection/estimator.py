@@ -108,8 +108,7 @@ class BilinearClassifier(ClassifierMixin, BaseEstimator):
         """
         max_iter = positive_integer("max_iter", self.max_iter)
         tol = non_negative("tol", self.tol)
-        automatic = isinstance(self.rank, str)
-        stop = AutomaticRank(tol) if automatic else BlockConvergence(tol)
+        stop = AutomaticRank(tol) if isinstance(self.rank, str) else BlockConvergence(tol)
         rows, shape = as_rows(X)
         rows, y = validate_data(self, rows, y, dtype=np.float32)
         check_classification_targets(y)
@@ -133,18 +132,22 @@ class BilinearClassifier(ClassifierMixin, BaseEstimator):
             verbose=self.verbose,
         )
         self.n_iter_ = int(self.model_.schedule.sweep.numpy())
-        if getattr(stop, "stalled", False):
-            message = f"The fit has {stop.reason.replace('rtol', 'tol')}. In such a fit {ADVICE_IF_STALLED}."
-            warnings.warn(message, ConvergenceWarning, stacklevel=2)
-        elif not stop.converged:
-            goal = "left J certified to be within" if automatic else "improved J by no more than"
-            warnings.warn(
-                f"The fit has not converged: none of max_iter={max_iter} sweeps {goal} tol={self.tol:g} of it"
-                f"{'s optimum' if automatic else ''}. Raise one of them.",
-                ConvergenceWarning,
-                stacklevel=2,
-            )
+        if not stop.converged:
+            self._warn(stop)
         return self
+
+    def _warn(self, stop: BlockConvergence | AutomaticRank) -> None:
+        """Says in the words of these settings why the fit has not converged."""
+        if isinstance(stop, BlockConvergence) and stop.stalled:
+            message = f"The fit has {stop.reason.replace('rtol', 'tol')}. In such a fit {ADVICE_IF_STALLED}."
+        else:
+            automatic = isinstance(stop, AutomaticRank)
+            goal = "left J certified to be within" if automatic else "improved J by no more than"
+            message = (
+                f"The fit has not converged: none of max_iter={self.max_iter} sweeps {goal} tol={self.tol:g} of it"
+                f"{'s optimum' if automatic else ''}. Raise one of them."
+            )
+        warnings.warn(message, ConvergenceWarning, stacklevel=3)
 
     def _new_model(self) -> BilinearRegression:
         """BLR or BSR for the classes and images at hand, with initial factors."""

@@ -13,21 +13,10 @@ from typing import NamedTuple
 from keras import ops
 
 from keras_bilinear.maths import bilinear as bm
-from keras_bilinear.maths.bilinear import Tensor
+from keras_bilinear.maths.bilinear import Factors, Samples, Tensor
 from keras_bilinear.maths.penalties import Penalty, couple
-from keras_bilinear.solver.descent import Path, Problem, Samples, Solution, inner
+from keras_bilinear.solver.descent import Budget, Direction, Path, Solution, inner, minimise
 from keras_bilinear.solver.preconditioner import Preconditioner, curvature_weights, diagonal, sample, stride
-
-Solver = Callable[[Problem, Samples, Tensor], Solution]
-"""Minimises J over some parameters: (problem, samples, U) -> solution."""
-
-
-class Factors(NamedTuple):
-    """A (L, M, K), B (L, N, K) and the bias (K,), or None where the model has none."""
-
-    A: Tensor
-    B: Tensor
-    bias: Tensor | None
 
 
 class Block(NamedTuple):
@@ -136,10 +125,11 @@ def solve_active(
     samples: Samples,
     factors: Factors,
     active: Tensor,
+    budget: Budget,
     alpha: Tensor,
-    blocks: str,
     penalty: type[Penalty],
-    solver: Solver,
+    blocks: str,
+    direction: Direction,
 ) -> tuple[Factors, Solution]:
     """Solves for block number `active` of the sweep with every other factor held fixed.
 
@@ -148,10 +138,11 @@ def solve_active(
         samples: Targets C (T, K) and weights w (T,).
         factors: A, B and the bias.
         active: Index of the block, a scalar integer; 2 (l - 1) is a_l and 2 (l - 1) + 1 is b_l for "factor".
+        budget: When to stop.
         alpha: Weight of the penalty, scalar.
-        blocks: "factor" or "side".
         penalty: R.
-        solver: What minimises the block.
+        blocks: "factor" or "side".
+        direction: Of the line searches.
 
     Returns:
         The factors with the block replaced, and the solution.
@@ -160,26 +151,29 @@ def solve_active(
     L = A.shape[0]
     ranks = ops.reshape(active // 2, (1,)) if blocks == "factor" else ops.arange(L)
     chosen = ops.any(ops.equal(ops.arange(L)[:, None], ranks), axis=1)[:, None, None]
-    A_rest, B_rest = ops.where(chosen, ops.zeros_like(A), A), ops.where(chosen, ops.zeros_like(B), B)
+
+    def solved(
+        side: Tensor, rest: Tensor, other: Tensor, features: Tensor, offset: Tensor
+    ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+        """The side with the block replaced, the bias, and what the solution says besides."""
+        block = pose(features, offset, rest, other, ranks, alpha, penalty, bias)
+        U = flatten(ops.take(side, ranks, axis=0), bias)
+        solution = minimise(block.preconditioned(samples, U), samples, U, direction, budget)
+        moved, beta = unflatten(solution.parameters, side.shape[1], bias)
+        return ops.where(chosen, moved, side), beta, solution[1:]
 
     def left() -> tuple[Tensor, ...]:
-        F = bm.left_features(X, ops.take(B, ranks, axis=0))
-        block = pose(F, bm.logits(X, A_rest, B), A_rest, B, ranks, penalty, alpha, bias)
-        U = flatten(ops.take(A, ranks, axis=0), bias)
-        solution = solver(block.preconditioned(samples, U), samples, U)
-        moved, beta = unflatten(solution.parameters, A.shape[1], bias)
-        return ops.where(chosen, moved, A), B, beta, *solution[1:]
+        rest, F = ops.where(chosen, ops.zeros_like(A), A), bm.left_features(X, ops.take(B, ranks, axis=0))
+        moved, beta, report = solved(A, rest, B, F, bm.logits(X, rest, B))
+        return moved, B, beta, *report
 
     def right() -> tuple[Tensor, ...]:
-        F = bm.right_features(X, ops.take(A, ranks, axis=0))
-        block = pose(F, bm.logits(X, A, B_rest), B_rest, A, ranks, penalty, alpha, bias)
-        U = flatten(ops.take(B, ranks, axis=0), bias)
-        solution = solver(block.preconditioned(samples, U), samples, U)
-        moved, beta = unflatten(solution.parameters, B.shape[1], bias)
-        return A, ops.where(chosen, moved, B), beta, *solution[1:]
+        rest, F = ops.where(chosen, ops.zeros_like(B), B), bm.right_features(X, ops.take(A, ranks, axis=0))
+        moved, beta, report = solved(B, rest, A, F, bm.logits(X, A, rest))
+        return A, moved, beta, *report
 
-    A, B, beta, *report = ops.cond(ops.equal(active % 2, 0), left, right)
-    return Factors(A, B, None if bias is None else beta), Solution(None, *report)
+    moved_A, moved_B, beta, *report = ops.cond(ops.equal(active % 2, 0), left, right)
+    return Factors(moved_A, moved_B, None if bias is None else beta), Solution(None, *report)
 
 
 def pose(
@@ -188,8 +182,8 @@ def pose(
     rest: Tensor,
     other: Tensor,
     ranks: Tensor,
-    penalty: type[Penalty],
     alpha: Tensor,
+    penalty: type[Penalty],
     bias: Tensor | None,
 ) -> Block:
     """J as a function of the chosen `ranks` of one side; `rest` is that side with those ranks set to zero."""
@@ -206,7 +200,13 @@ def pose(
 
 
 def solve_linear(
-    X: Tensor, samples: Samples, kernel: Tensor, bias: Tensor | None, alpha: Tensor, solver: Solver
+    X: Tensor,
+    samples: Samples,
+    kernel: Tensor,
+    bias: Tensor | None,
+    budget: Budget,
+    alpha: Tensor,
+    direction: Direction,
 ) -> Solution:
     """The whole linear model (LLR, LSR) as one block, with the penalty alpha/2 |w|^2 (Eq. R.w).
 
@@ -222,7 +222,7 @@ def solve_linear(
         constant=ops.zeros_like(alpha),
         has_bias=bias is not None,
     )
-    return solver(block.preconditioned(samples, U), samples, U)
+    return minimise(block.preconditioned(samples, U), samples, U, direction, budget)
 
 
 def flatten(factors: Tensor, bias: Tensor | None) -> Tensor:

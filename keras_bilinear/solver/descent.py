@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 from keras import ops
 
 from keras_bilinear.maths.bilinear import (
+    Samples,
     Tensor,
     covariance_product,
     cross_entropy,
@@ -27,15 +28,11 @@ MAX_CG = 25
 """Linear conjugate gradient products per Newton direction, at most."""
 
 
-class Samples(NamedTuple):
-    """What the likelihood needs besides the logits: targets C (T, K) and weights w (T,)."""
+class Budget(NamedTuple):
+    """When a descent ends: after so many iterations, or after one that lowers J by no more than tolerance |J|."""
 
-    targets: Tensor
-    weights: Tensor
-
-    def residual(self, p: Tensor) -> Tensor:
-        """dV/dz = w (p - c), (T, K) (Eqs. "cost gradient: bsr")."""
-        return self.weights[:, None] * (p - self.targets)
+    max_iterations: int | Tensor
+    tolerance: float | Tensor
 
 
 class Path(NamedTuple):
@@ -120,6 +117,17 @@ class Step(NamedTuple):
     d: Tensor
 
 
+class State(NamedTuple):
+    """Of a descent: iterations made, whether it has ended, whether the last one found nothing, the last eta > 0."""
+
+    iterations: Tensor
+    done: Tensor
+    stuck: Tensor
+    point: Point
+    last: Step
+    eta: Tensor
+
+
 Direction = Callable[[Problem, Samples, Point, Step], Tensor]
 """(problem, samples, point, last step) -> descent direction, shaped like U."""
 
@@ -184,46 +192,46 @@ def minimise(
     samples: Samples,
     U: Tensor,
     direction: Direction,
-    max_iterations: int | Tensor = 50,
-    tolerance: float | Tensor = 1e-6,
+    budget: Budget,
     patience: int = 1,
 ) -> Solution:
     """Minimises J from U, never raising it (the while loops of Algorithms 1 and 2).
 
-    Stops when an iteration lowers J by no more than `tolerance` |J|, when the gradient vanishes, or after
-    `max_iterations`; while those together have lowered J by less than `SLOW` of it, after `patience` times as many.
+    Stops as the `budget` says, or when the gradient vanishes; while all iterations together have lowered J by less
+    than `SLOW` of it, it may make `patience` times as many.
     A step is taken only if the objective it leads to is finite and not above the present one.
     """
     z = problem.logits(U)
     J = cross_entropy(z, samples.targets, samples.weights) + problem.penalty(U)
     begin = differentiate(problem, samples, U, z, J)
-    nothing, never = ops.zeros_like(U), ops.zeros((), "bool")
-    last = Step(nothing, ops.zeros_like(J), nothing)
-    at_rest = ops.equal(ops.norm(begin.g), 0)
-    state = (ops.zeros((), "int32"), at_rest, never, *begin, *last, ops.zeros_like(J))
+    nothing, zero = ops.zeros_like(U), ops.zeros_like(J)
 
-    def unfinished(i: Tensor, done: Tensor, stuck: Tensor, U: Tensor, z: Tensor, J: Tensor, *_: Tensor) -> Tensor:
-        slow = SLOW * ops.abs(J) > begin.J - J
-        within = i < max_iterations * ops.where(slow, patience, 1)
-        return ops.logical_and(within, ops.logical_not(done))
+    def unfinished(state: State) -> Tensor:
+        slow = SLOW * ops.abs(state.point.J) > begin.J - state.point.J
+        within = state.iterations < budget.max_iterations * ops.where(slow, patience, 1)
+        return ops.logical_and(within, ops.logical_not(state.done))
 
-    def iterate(i: Tensor, done: Tensor, stuck: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
-        point, last, last_eta = Point(*rest[:6]), Step(*rest[6:9]), rest[9]
-        d = direction(problem, samples, point, last)
+    def iterate(state: State) -> tuple[State]:
+        point = state.point
+        d = direction(problem, samples, point, state.last)
         path = problem.path(point.U, d)
-        eta, J_new = line_search(path, samples, point, d)
+        eta, J_new = line_search(path, samples, point.z, point.J, inner(point.g, d))
         moved = ops.logical_and(eta > 0, J_new <= point.J)
         dz = path.dz if path.ddz is None else path.dz + eta * path.ddz
         after = differentiate(problem, samples, point.U + eta * d, point.z + eta * dz, J_new)
-        kept = tuple(ops.where(moved, new, old) for new, old in zip(after, point, strict=True))
-        stalled = point.J - kept[2] <= tolerance * ops.abs(point.J)
+        kept = Point(*(ops.where(moved, new, old) for new, old in zip(after, point, strict=True)))
+        stalled = budget.tolerance * ops.abs(point.J) >= point.J - kept.J
         # Where nothing is found along a direction, the next one owes nothing to it.
-        done = ops.logical_and(stalled, ops.logical_or(moved, stuck))
-        step = Step(point.g, inner(point.g, point.h), d)
-        return i + 1, done, ops.logical_not(moved), *kept, *step, ops.where(moved, eta, last_eta)
+        done = ops.logical_and(stalled, ops.logical_or(moved, state.stuck))
+        last = Step(point.g, inner(point.g, point.h), d)
+        eta = ops.where(moved, eta, state.eta)
+        return (State(state.iterations + 1, done, ops.logical_not(moved), kept, last, eta),)
 
-    i, _, _, U, z, J, _, g, h, _, _, _, eta = ops.while_loop(unfinished, iterate, state)
-    return Solution(U, z, begin.J, J, eta, ops.norm(g), i, 0.5 * inner(g, h))
+    at_rest = ops.equal(ops.norm(begin.g), 0)
+    start = State(ops.zeros((), "int32"), at_rest, ops.zeros((), "bool"), begin, Step(nothing, zero, nothing), zero)
+    (end,) = ops.while_loop(unfinished, iterate, (start,))
+    U, z, J, _, g, h = end.point
+    return Solution(U, z, begin.J, J, end.eta, ops.norm(g), end.iterations, 0.5 * inner(g, h))
 
 
 def differentiate(problem: Problem, samples: Samples, U: Tensor, z: Tensor, J: Tensor) -> Point:
@@ -233,10 +241,13 @@ def differentiate(problem: Problem, samples: Samples, U: Tensor, z: Tensor, J: T
     return Point(U, z, J, p, g, problem.precondition(g))
 
 
-def line_search(path: Path, samples: Samples, point: Point, d: Tensor) -> tuple[Tensor, Tensor]:
-    """The eta that minimises J(U + eta d), and that J: O(T K) an evaluation."""
+def line_search(path: Path, samples: Samples, z: Tensor, J: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
+    """The eta that minimises J(U + eta d), and that J: O(T K) an evaluation.
+
+    z (T, K), J and its derivative `slope` along d are those at eta = 0.
+    """
     C, w = samples
-    u0, u1 = margins(point.z, C), margins(path.dz, C)
+    u0, u1 = margins(z, C), margins(path.dz, C)
     u2 = None if path.ddz is None else margins(path.ddz, C)
 
     def phi(eta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -256,5 +267,5 @@ def line_search(path: Path, samples: Samples, point: Point, d: Tensor) -> tuple[
         bent = ops.sum(du * covariance_product(p, du), axis=1)
         return ops.sum(w * (bent if u2 is None else bent + 2 * ops.sum(p * u2, axis=1)))
 
-    here = path.penalty(ops.zeros_like(point.J))
-    return minimise_curve(phi, (point.J, inner(point.g, d), curvature(probabilities(u0), u1) + here[2]))
+    bend = path.penalty(ops.zeros_like(J))[2]
+    return minimise_curve(phi, (J, slope, curvature(probabilities(u0), u1) + bend))

@@ -11,11 +11,13 @@ from typing import NamedTuple
 from keras import ops
 
 from keras_bilinear.maths import bilinear as bm
-from keras_bilinear.maths.bilinear import Tensor
+from keras_bilinear.maths.bilinear import Factors, Samples, Tensor
 from keras_bilinear.maths.penalties import Penalty
-from keras_bilinear.solver.blocks import Factors, Solver
-from keras_bilinear.solver.descent import Path, Samples, Solution, inner
+from keras_bilinear.solver.descent import Budget, Direction, Path, Solution, inner, minimise
 from keras_bilinear.solver.preconditioner import Curvature, Preconditioner, curvature, curvature_weights, sample
+
+PATIENCE = 3
+"""It goes on so many times as long where it is slow: there, the curvature hardly changes."""
 
 
 class Joint(NamedTuple):
@@ -123,9 +125,10 @@ def solve_joint(
     samples: Samples,
     factors: Factors,
     preconditioner: Preconditioner,
+    budget: Budget,
     alpha: Tensor,
     penalty: type[Penalty],
-    solver: Solver,
+    direction: Direction,
 ) -> tuple[Factors, Solution]:
     """Lowers J over all factors at once, from where they are.
 
@@ -133,7 +136,8 @@ def solve_joint(
     """
     mean = None if factors.bias is None else mean_image(X)
     problem = Joint(X, mean, factors, alpha, penalty, preconditioner)
-    solution = solver(problem, samples, join(*shifted(factors, mean, 1)))
+    U = join(*shifted(factors, mean, 1))
+    solution = minimise(problem, samples, U, direction, budget, PATIENCE)
     found = shifted(split(solution.parameters, factors), mean, -1)
     return found, Solution(None, *solution[1:])
 

@@ -27,7 +27,7 @@ FLOOR = 1e-3
 """By this fraction the diagonal is raised in any case, for the ranks of a class may be parallel."""
 RESOLUTION = 1e-4
 """Features that vary by less than this fraction of their mean are too coarse in float32 to tell images apart."""
-SATURATED = 1e-8
+LEAST_CURVATURE = 1e-8
 """Added to p (1 - p): there is always some curvature."""
 NOTHING = 1e-36
 """A diagonal below this is that of parameters which move no logit."""
@@ -177,4 +177,4 @@ def sample(*arrays: Tensor) -> tuple[Tensor, ...]:
 def curvature_weights(p: Tensor, w: Tensor, total: Tensor) -> Tensor:
     """c_k = w p (1 - p) of a sample, (K, S), with w (S,) scaled to the `total` weight of all images."""
     w = w * total / ops.maximum(ops.sum(w), 1e-30)
-    return ops.transpose(w[:, None] * (p * (1 - p) + SATURATED))
+    return ops.transpose(w[:, None] * (p * (1 - p) + LEAST_CURVATURE))

@@ -10,10 +10,9 @@ from typing import NamedTuple
 from keras import ops
 
 from keras_bilinear.maths import bilinear as bm
-from keras_bilinear.maths.bilinear import Tensor
+from keras_bilinear.maths.bilinear import Factors, Samples, Tensor
 from keras_bilinear.maths.penalties import Penalty
-from keras_bilinear.solver.blocks import Factors
-from keras_bilinear.solver.descent import Path, Point, Samples, inner, line_search
+from keras_bilinear.solver.descent import Path, inner, line_search
 from keras_bilinear.solver.joint import mean_image
 
 
@@ -32,7 +31,7 @@ class Woken(NamedTuple):
     gain: Tensor
 
 
-NEGLIGIBLE = 2e-2
+SILENT_BELOW = 2e-2
 """A rank that moves no logit of a typical image by more than this is silent."""
 TELLING = 1e-2
 """Ranks start along the pairs where that lowers V by this fraction of it."""
@@ -51,7 +50,7 @@ def silent_ranks(X: Tensor, factors: Factors) -> Tensor:
     some = ops.reshape(X[:: ops.maximum(1, ops.shape(X)[0] // 256)], (-1, X.shape[1] * X.shape[2]))
     W = ops.reshape(ops.einsum("lmk,lnk->mnlk", A, B), (some.shape[1], -1))
     effect = ops.reshape(ops.sqrt(ops.mean(ops.square(ops.matmul(some, W)), axis=0)), (L, K))
-    return ops.logical_and(ops.any(A != 0, axis=1) | ops.any(B != 0, axis=1), effect <= NEGLIGIBLE)
+    return ops.logical_and(ops.any(A != 0, axis=1) | ops.any(B != 0, axis=1), effect <= SILENT_BELOW)
 
 
 def wake_if_silent(X: Tensor, samples: Samples, factors: Factors, alpha: Tensor, penalty: type[Penalty]) -> Woken:
@@ -72,46 +71,15 @@ def wake_silent_ranks(
     Pairs that would not lower J stay silent: under the sum penalty those whose singular value is below alpha. Keeps
     the factors as they are if J would rise, and ranks beyond min(M, N). X (T, M, N).
     """
-    A, B, bias = factors
-    (L, M, K), N = A.shape, B.shape[1]
     start = at(X, samples, factors, alpha, penalty)
-    residual = samples.residual(start.p)
-    G = ops.matmul(ops.transpose(residual), ops.reshape(X, (-1, M * N)))
-    if bias is not None:
-        # About the mean image: what it adds to the logits is taken from the bias.
-        mean = mean_image(X)
-        G = G - ops.sum(residual, axis=0)[:, None] * mean
-    u, v = bm.truncated_factors(ops.reshape(-G, (K, M, N)), rank=L)
-    silent = silent_ranks(X, factors)
-    turn = ops.maximum(ops.cumsum(ops.cast(silent, "int32"), axis=0) - 1, 0)[:, None, :]
-    u, v = ops.take_along_axis(u, turn, axis=0), ops.take_along_axis(v, turn, axis=0)
-    # Both factors have the root of the singular value for their norm; a pair enters by how much it promises.
-    value = ops.sum(u * u, axis=1, keepdims=True)
-    top = ops.maximum(ops.max(value), 1e-30)
-    promise = ops.maximum(value - alpha * penalty.entry_cost, 0) / ops.maximum(value, 1e-30)
-    woken = ops.logical_and(silent[:, None, :], promise > 0)
-    # By the largest of all, for its square would leave float32 where pixels are tiny or huge.
-    u, v = (ops.where(woken, ops.sqrt(promise / top) * part, ops.zeros_like(part)) for part in (u, v))
-
-    dz = bm.logits(X, u, v)
-    shift = None if bias is None else ops.matmul(mean, bm.kernel(u, v))
-    dz = dz if shift is None else dz - shift
-
-    def grown(eta: Tensor | float) -> Factors:
-        size = ops.sqrt(ops.cast(eta, A.dtype))
-        beta = None if bias is None else bias - ops.cast(eta, A.dtype) * shift
-        return Factors(ops.where(woken, size * u, A), ops.where(woken, size * v, B), beta)
-
-    def tried(eta: Tensor) -> tuple[Factors, Tensor]:
-        factors = grown(eta)
-        return factors, at(X, samples, factors, alpha, penalty).J
-
-    eta, _ = reach(samples, start, dz, lambda eta: alpha * penalty.value(*grown(eta)[:2]))
-    near, J_near = tried(eta)
-    eta, V_far = reach(samples, start, dz, lambda eta: ops.zeros_like(start.J))
-    far, J_far = tried(eta)
+    pairs = leading_pairs(X, samples.residual(start.p), factors, alpha, penalty)
+    eta, _ = reach(samples, start, pairs.dz, lambda eta: alpha * penalty.value(*pairs.grown(factors, eta)[:2]))
+    near = pairs.grown(factors, eta)
+    eta, V_far = reach(samples, start, pairs.dz, lambda eta: ops.zeros_like(start.J))
+    far = pairs.grown(factors, eta)
+    J_near, J_far = (at(X, samples, tried, alpha, penalty).J for tried in (near, far))
     # From nothing, V alone may say how far: what the penalty takes back later costs less than what is missing.
-    fresh = ops.logical_not(ops.any(A != 0))
+    fresh = ops.logical_not(ops.any(factors.A != 0))
     leaps = ops.logical_and(fresh, J_far <= start.J)
     falls = ops.logical_or(leaps, J_near <= start.J)
     # Pairs that say nothing are no start, as those of images far from zero: any b is better.
@@ -126,12 +94,59 @@ def wake_silent_ranks(
     return Woken(grew, start.J - chosen(J_near, J_far, start.J))
 
 
+class Pairs(NamedTuple):
+    """What silent ranks may take: the way from W to W + eta sum_l u v^T.
+
+    Fields:
+        woken: The ranks that take it, (L, 1, K).
+        u: (L, M, K), zero for the others.
+        v: (L, N, K), zero for the others.
+        dz: What that adds to the logits for eta = 1, (T, K).
+        shift: What the bias gives back for it, (K,); None where there is no bias.
+    """
+
+    woken: Tensor
+    u: Tensor
+    v: Tensor
+    dz: Tensor
+    shift: Tensor | None
+
+    def grown(self, factors: Factors, eta: Tensor | float) -> Factors:
+        """The factors at eta: both of a pair grow with its root."""
+        A, B, bias = factors
+        eta = ops.cast(eta, A.dtype)
+        size, beta = ops.sqrt(eta), None if bias is None else bias - eta * self.shift
+        return Factors(ops.where(self.woken, size * self.u, A), ops.where(self.woken, size * self.v, B), beta)
+
+
+def leading_pairs(X: Tensor, residual: Tensor, factors: Factors, alpha: Tensor, penalty: type[Penalty]) -> Pairs:
+    """The leading singular pairs of -G_k for the silent ranks of each class, given dV/dz = residual (T, K)."""
+    (L, M, K), N = factors.A.shape, factors.B.shape[1]
+    mean = None if factors.bias is None else mean_image(X)
+    G = ops.matmul(ops.transpose(residual), ops.reshape(X, (-1, M * N)))
+    if mean is not None:
+        # About the mean image: what it adds to the logits is taken from the bias.
+        G = G - ops.sum(residual, axis=0)[:, None] * mean
+    u, v = bm.truncated_factors(ops.reshape(-G, (K, M, N)), rank=L)
+    silent = silent_ranks(X, factors)
+    turn = ops.maximum(ops.cumsum(ops.cast(silent, "int32"), axis=0) - 1, 0)[:, None, :]
+    u, v = ops.take_along_axis(u, turn, axis=0), ops.take_along_axis(v, turn, axis=0)
+    # Both factors have the root of the singular value for their norm; a pair enters by how much it promises.
+    value = ops.sum(u * u, axis=1, keepdims=True)
+    top = ops.maximum(ops.max(value), 1e-30)
+    promise = ops.maximum(value - alpha * penalty.entry_cost, 0) / ops.maximum(value, 1e-30)
+    woken = ops.logical_and(silent[:, None, :], promise > 0)
+    # By the largest of all, for its square would leave float32 where pixels are tiny or huge.
+    u, v = (ops.where(woken, ops.sqrt(promise / top) * part, ops.zeros_like(part)) for part in (u, v))
+    dz, shift = bm.logits(X, u, v), None if mean is None else ops.matmul(mean, bm.kernel(u, v))
+    return Pairs(woken, u, v, dz if shift is None else dz - shift, shift)
+
+
 def reach(samples: Samples, start: Start, dz: Tensor, penalty: Callable[[float], Tensor]) -> tuple[Tensor, Tensor]:
     """The eta > 0 that minimises J along W + eta sum_l u v^T, which moves z by eta dz, and J there; it is convex.
 
-    `penalty` maps eta to alpha R there. All three are quadratic in eta, for factors grow with its root.
+    `penalty` maps eta to alpha R there. It is quadratic in eta, for factors grow with its root.
     """
-    nothing = ops.zeros_like(start.J)
     V = bm.cross_entropy(start.z, samples.targets, samples.weights)
     R0, R1, R2 = penalty(0.0), penalty(1.0), penalty(2.0)
     bent, slope = R2 - 2 * R1 + R0, (4 * R1 - 3 * R0 - R2) / 2
@@ -139,10 +154,8 @@ def reach(samples: Samples, start: Start, dz: Tensor, penalty: Callable[[float],
     def quadratic(eta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return R0 + eta * (slope + eta * bent / 2), slope + eta * bent, bent
 
-    # line_search reads the slope off the gradient and the direction: here both are the scalar eta's.
     slope_J = inner(samples.residual(start.p), dz) + slope
-    point = Point(nothing, start.z, V + R0, start.p, slope_J, nothing)
-    return line_search(Path(dz, None, quadratic), samples, point, ops.ones_like(slope))
+    return line_search(Path(dz, None, quadratic), samples, start.z, V + R0, slope_J)
 
 
 def at(X: Tensor, samples: Samples, factors: Factors, alpha: Tensor, penalty: type[Penalty]) -> Start:

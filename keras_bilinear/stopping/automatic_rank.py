@@ -7,12 +7,14 @@ import keras
 import numpy as np
 
 from keras_bilinear.arguments import non_negative
+from keras_bilinear.maths.penalties import PENALTIES, WITH_OPTIMAL_RANK
+from keras_bilinear.parts.model_protocol import BilinearModel
 from keras_bilinear.stopping.certificate import Certificate, certificate_of_fit
-from keras_bilinear.stopping.convergence import ConvergenceWarning
+from keras_bilinear.stopping.convergence import RANKS_GROW, ConvergenceWarning
 
 STEADY = 2e-3
 """A sweep that lowers J by less than this fraction leaves the present ranks close to their optimum."""
-NEGLIGIBLE = 1e-4
+GIVEN_UP_BELOW = 1e-4
 """Ranks below this fraction of the strongest of their class are given up."""
 WORTH_A_RANK = 1e-3
 """By how much the ratio of a certificate must exceed 1 for a class to get one more rank."""
@@ -33,7 +35,7 @@ class AutomaticRank(keras.callbacks.Callback):
     Attributes:
         reason: After the fit, why it ended, in words.
         converged: After the fit, whether it ended certified.
-        certificate: The last one that was taken.
+        certificate: The last one that was taken in it.
 
     Raises:
         ValueError: as the fit begins, unless the model is bilinear, has the sum penalty with alpha > 0, for which
@@ -55,20 +57,22 @@ class AutomaticRank(keras.callbacks.Callback):
         self.converged = False
         self.reason = "not fitted yet"
 
-    def check_fit(self, model: Any, options: dict[str, Any]) -> None:
+    def check_fit(self, model: BilinearModel, options: dict[str, Any]) -> None:
         """Raises a ValueError where this callback cannot work, before the fit has changed anything."""
-        if getattr(model, "penalty_name", None) != "sum" or not model._trains_exactly or not model.alpha > 0:
+        name = getattr(model, "penalty_name", None)  # other models have none
+        has_optimum = name is not None and PENALTIES[name].has_optimal_rank
+        if not (has_optimum and model._trains_exactly and model.alpha > 0):
             raise ValueError(
-                'Expected a bilinear regression model with penalty="sum" and alpha > 0, compiled with '
-                "BlockLineSearch: only there has J an optimal rank. Received: "
-                f"{type(model).__name__}, penalty={getattr(model, 'penalty_name', None)!r}"
+                f"Expected a bilinear regression model with penalty={WITH_OPTIMAL_RANK} and alpha > 0, compiled "
+                "with BlockLineSearch: only there has J an optimal rank. Received: "
+                f"{type(model).__name__}, penalty={name!r}"
             )
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         model = self.model
         self.check_fit(model, {})  # again, for `keras.Model.fit` calls no `check_fit`
-        self.converged, self.reason = False, "the epochs ran out"
-        model.schedule.ranks_are_growing = True
+        self.converged, self.reason, self.certificate = False, "the epochs ran out", None
+        self.params[RANKS_GROW] = True
         A, B = model.factors()
         if not A.any():
             B[1:] = 0.0
@@ -83,7 +87,7 @@ class AutomaticRank(keras.callbacks.Callback):
             self.converged = self.model.stop_training = True
             self.reason = f"certified: J is at most {self.certificate.gap:.1e} above the optimum, gap={self.gap:g}"
             return
-        assert self.certificate.ratios is not None  # there are ratios for the sum penalty
+        assert self.certificate.ratios is not None  # there are, where there is an optimal rank
         grow(self.model, self.certificate.ratios > 1 + WORTH_A_RANK)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
@@ -97,15 +101,15 @@ class AutomaticRank(keras.callbacks.Callback):
             )
 
 
-def grow(model: Any, more: np.ndarray) -> None:
+def grow(model: BilinearModel, more: np.ndarray) -> None:
     """Gives up negligible ranks, and lets the classes in `more` (K,) wake one of those they do not use."""
     model.canonicalize()
     A, B = model.factors()
     strength = np.linalg.norm(A, axis=1) * np.linalg.norm(B, axis=1)
     for k in range(model.units):
-        free = np.flatnonzero(strength[:, k] <= NEGLIGIBLE * strength[:, k].max())
+        free = np.flatnonzero(strength[:, k] <= GIVEN_UP_BELOW * strength[:, k].max())
         A[free, :, k] = B[free, :, k] = 0.0
         if more[k] and len(free):
-            # Any b but zero: the solver starts the rank along the gradient (see `growth`).
+            # Any b but zero: the solver starts the rank along the gradient (see `silent_ranks`).
             B[free[0], :, k] = 1.0 / np.sqrt(B.shape[1])
     model.head.assign_factors(A, B)

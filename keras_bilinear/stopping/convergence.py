@@ -6,7 +6,7 @@ from typing import Any
 import keras
 
 from keras_bilinear.arguments import non_negative
-from keras_bilinear.parts.schedule import expect_schedule
+from keras_bilinear.parts.model_protocol import BlockModel, expect_schedule
 from keras_bilinear.stopping.certificate import Certificate, certificate_of_fit, data_of_fit
 from keras_bilinear.stopping.stationarity import decrease_in_sight
 
@@ -15,6 +15,8 @@ class ConvergenceWarning(UserWarning):
     """The fit ran out of epochs before it converged, or stalled."""
 
 
+RANKS_GROW = "ranks_grow"
+"""What `AutomaticRank` adds to the `params` of a fit, which its callbacks share."""
 SLACK = 3
 """A fit has stalled, not converged, where a Newton step would lower J by more than so many `rtol` of it."""
 ADVICE_IF_STALLED = (
@@ -66,7 +68,7 @@ class BlockConvergence(keras.callbacks.Callback):
         self.reason = "not fitted yet"
         self._sweep = 0
 
-    def check_fit(self, model: Any, options: dict[str, Any]) -> None:
+    def check_fit(self, model: BlockModel, options: dict[str, Any]) -> None:
         """Raises a ValueError where this callback cannot work, before the fit has changed anything."""
         expect_schedule(model)
         if self.gap is not None:
@@ -86,7 +88,7 @@ class BlockConvergence(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         schedule = self.model.schedule
-        if schedule.ranks_are_growing:
+        if self.ranks_grow:
             return  # `AutomaticRank` ends this fit: that the present ranks have converged is no reason
         if not float(schedule.samples.numpy()) and int(schedule.sweep.numpy()) == self._sweep:
             return  # no sweep ended in this epoch
@@ -96,6 +98,11 @@ class BlockConvergence(keras.callbacks.Callback):
             self.certify(self.gap)
         if improvement <= self.rtol and not self.converged:
             self.settle(improvement)
+
+    @property
+    def ranks_grow(self) -> bool:
+        """Whether an `AutomaticRank` takes part in this fit."""
+        return RANKS_GROW in self.params
 
     def certify(self, gap: float) -> None:
         """Takes a certificate, and ends the fit if it is as good as it shall be."""
@@ -124,7 +131,7 @@ class BlockConvergence(keras.callbacks.Callback):
         if self.model.stop_training and not self.stalled:
             self.reason = "another callback stopped the fit"
             return
-        if self.model.schedule.ranks_are_growing:
+        if self.ranks_grow:
             return  # `AutomaticRank` warns
         if self.gap is not None and not self.stalled:
             self.certify(self.gap)

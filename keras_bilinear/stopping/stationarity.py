@@ -5,48 +5,51 @@ where the fit stands says how far the optimum is, by the same curvature in every
 """
 
 from collections.abc import Iterator
-from typing import Any
 
 from keras import ops
 
 from keras_bilinear.maths import bilinear as bm
-from keras_bilinear.maths.bilinear import Tensor
+from keras_bilinear.maths.bilinear import Factors, Samples, Tensor
 from keras_bilinear.parts.losses import targets
+from keras_bilinear.parts.model_protocol import BlockModel, LinearModel, RegressionModel, is_linear, is_on_arrays
 from keras_bilinear.parts.optimizers import BlockLineSearch
-from keras_bilinear.solver.blocks import Factors, block_names
-from keras_bilinear.solver.descent import Samples, Solution, in_sight
+from keras_bilinear.solver.blocks import block_names
+from keras_bilinear.solver.descent import Solution, in_sight
 from keras_bilinear.stopping.certificate import data_of_fit
 
 
-def decrease_in_sight(model: Any) -> float | None:
+def decrease_in_sight(model: BlockModel) -> float | None:
     """How much J would fall, as a fraction of it, if every block took a Newton step; 0 at an optimum.
 
     None where the images are not at hand: for networks, and for data sets on mini-batches. Costs as much as a sweep
     of no iterations: one product with the images to look at J, one for the gradient, and the curvature on a part
     of them.
     """
-    if getattr(model, "_training_data", None) is None:
+    if not is_on_arrays(model):
         return None
     X, y, weight = map(ops.convert_to_tensor, data_of_fit(model))
     samples = Samples(targets(y, model.units, weight.dtype), bm.normalised_weights(weight))
     solver, jit = (model.optimizer, model._jit_solver) if model.is_exact else (BlockLineSearch(), False)
-    outlook = of_linear if hasattr(model, "ridge") else of_factors
-    return sum(float(in_sight(solution, samples)) for solution in outlook(model, X, samples, solver, jit))
+    if is_linear(model):
+        return float(in_sight(of_linear(model, X, samples, solver, jit), samples))
+    return sum(float(in_sight(solution, samples)) for solution in of_factors(model, X, samples, solver, jit))
 
 
-def of_linear(model: Any, X: Tensor, samples: Samples, solver: BlockLineSearch, jit: bool) -> Iterator[Solution]:
+def of_linear(model: LinearModel, X: Tensor, samples: Samples, solver: BlockLineSearch, jit: bool) -> Solution:
     """The one block of a linear model, looked at from where it stands."""
     alpha = ops.cast(ops.copy(model.ridge.alpha), X.dtype)
     kernel, bias = model._parameters(X.dtype)
-    yield solver.solve_linear(X, samples, kernel, bias, alpha, jit, max_inner=0)
+    return solver.solve_linear(X, samples, kernel, bias, alpha, jit, max_inner=0)
 
 
-def of_factors(model: Any, X: Tensor, samples: Samples, solver: BlockLineSearch, jit: bool) -> Iterator[Solution]:
+def of_factors(
+    model: RegressionModel, X: Tensor, samples: Samples, solver: BlockLineSearch, jit: bool
+) -> Iterator[Solution]:
     """Every block of a bilinear model, looked at from where it stands."""
     head = model.head
     bias = None if head.bias is None else ops.cast(ops.copy(head.bias), X.dtype)
     factors = Factors(ops.cast(head.A, X.dtype), ops.cast(head.B, X.dtype), bias)
     alpha, penalty = ops.cast(ops.copy(head.alpha), X.dtype), type(head.factor_penalty)
-    for active in range(len(block_names(solver.blocks, model.rank))):
+    for active in range(len(block_names(solver.blocks, head.rank))):
         block = ops.convert_to_tensor(active, "int32")
-        yield solver.solve_factors(X, samples, factors, block, penalty, alpha, jit, max_inner=0)[1]
+        yield solver.solve_factors(X, samples, factors, block, alpha, penalty, jit, max_inner=0)[1]

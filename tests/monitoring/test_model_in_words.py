@@ -60,6 +60,7 @@ def test_ranks_that_were_found_automatically():
     problem = planted(T=200)
     model = kb.BilinearSoftmaxRegression(3, "auto", alpha=0.02, penalty="sum", input_shape=(6, 5))
     assert "ranks" not in lines(model)[0]  # none before the fit
+    model.compile(run_eagerly=True)
     model.fit(problem.X, problem.y, epochs=100, verbose=0)
     fewest, most = model.ranks().min(), model.ranks().max()
     assert re.search(rf"ranks in use {fewest}\b" if fewest == most else f"{fewest} to {most}$", lines(model)[0])

@@ -2,7 +2,6 @@
 
 import copy
 import gc
-import html.parser
 import math
 import pickle
 import re
@@ -11,7 +10,6 @@ import weakref
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 import keras_bilinear as kb
 from keras_bilinear.callbacks import AutomaticRank, BlockConvergence, ConvergenceWarning
@@ -35,9 +33,12 @@ def separable(T=60):
     return x, y
 
 
-def make(optimizer=None, alpha=0.02, rank=2, K=3, metrics="default", **options):
+def make(optimizer=None, alpha=0.02, rank=2, K=3, run_eagerly=None, **options):
     model = kb.BilinearSoftmaxRegression(K, rank, alpha=alpha, seed=0, **options)
-    model.compile(optimizer, metrics=metrics, jit_compile=False)
+    if run_eagerly is None:
+        # The solver is traced once for all models, and the step around it is not worth a trace.
+        run_eagerly = optimizer is None or isinstance(optimizer, kb.BlockLineSearch)
+    model.compile(optimizer, jit_compile=False, run_eagerly=run_eagerly)
     return model
 
 
@@ -97,22 +98,22 @@ def warned(report, words):
 # The numbers ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("use_bias", [False, True])
-def test_a_converged_fit_with_all_its_numbers(use_bias):
+def test_a_converged_fit_with_all_its_numbers():
     x, y = data()
-    model, stop = make(use_bias=use_bias), BlockConvergence(rtol=1e-4)
+    model, stop = make(use_bias=True, run_eagerly=False), BlockConvergence(rtol=1e-4)
     report, history = fit(model, x, y, 100, callbacks=[stop])
     assert report.converged is True
     assert report.reason == stop.reason
     assert report.is_exact
     np.testing.assert_allclose(report.objectives, history["objective"])
+    np.testing.assert_array_equal(report.improvements, history["improvement"])
     assert report.epochs == report.sweeps == report.total_sweeps == len(history["objective"])
     np.testing.assert_array_equal(report.steps, 1 + np.arange(report.epochs))
     J = np.array(history["objective"])
     np.testing.assert_allclose(report.improvements[1:], -np.diff(J) / J[1:], atol=1e-6)
     assert report.improvements[0] > report.improvements[1]
     A, B = (factor.astype("float64") for factor in model.factors())
-    z = reference.logits(x, A, B) + (np.asarray(model.head.bias) if use_bias else 0.0)
+    z = reference.logits(x, A, B) + np.asarray(model.head.bias)
     V = reference.cross_entropy(z, one_hot(y, 3), np.ones(len(y)))
     assert report.cross_entropy == pytest.approx(V, rel=1e-5)
     assert report.penalty == pytest.approx(0.02 * reference.penalty("product", A, B), rel=1e-5)
@@ -180,7 +181,7 @@ def test_blocks_of_every_exact_model(name):
         assert "ridge penalty, alpha = 0.02" in report.model
 
 
-@pytest.mark.parametrize("mode", [{}, {"steps_per_execution": 3}, {"run_eagerly": True}])
+@pytest.mark.parametrize("mode", [{}, {"steps_per_execution": 3}])
 def test_mini_batches(mode):
     x, y = data(T=48)
     model = kb.BilinearSoftmaxRegression(3, 2, alpha=0.02, seed=0)
@@ -274,7 +275,8 @@ def test_epochs_that_are_no_sweeps():
 
 
 def test_the_epochs_ran_out_and_nobody_judged():
-    report, _ = fit(make(), *data(), 2)
+    model = make()
+    report, _ = fit(model, *data(), 2)
     assert report.converged is None
     last = f"{report.improvements[-1]:.1e}"
     assert report.reason == (
@@ -284,7 +286,7 @@ def test_the_epochs_ran_out_and_nobody_judged():
         f"J still fell by {last} of it in the last sweep: more epochs may lower it further. The callback "
         "BlockConvergence ends a fit once it has converged.",
     )
-    report, _ = fit(make(kb.BlockLineSearch("newton_cg")), *data(), 30)
+    report, _ = fit(model, *data(), 100)
     assert report.converged is None
     assert report.warnings == (), "it has converged, though nobody says so"
 
@@ -300,10 +302,11 @@ def test_the_epochs_ran_out_before_it_converged():
 
 
 def test_mini_batches_that_still_improve():
-    report, history = fit(make("adam"), *data(), 6)
+    model = make("adam")
+    report, history = fit(model, *data(), 6)
     J = history["objective"]
     assert warned(report, f"J still fell by {(J[1] - J[5]) / J[5]:.1e} of it in the last 4 epochs")
-    report, _ = fit(make("sgd"), *data(), 1)
+    report, _ = fit(model, *data(), 1)
     assert "what the last epoch improved is not known" in report.reason
 
 
@@ -366,7 +369,6 @@ def test_broken_off_in_the_first_step():
     assert report.epochs == 0
     assert [block.was_up for block in report.blocks] == [True, False, False, False]
     assert "no whole epoch" in str(report)
-    assert report._repr_html_()
 
 
 def test_a_step_that_cannot_be_traced():
@@ -380,14 +382,13 @@ def test_a_step_that_cannot_be_traced():
     assert "ValueError interrupted the fit in epoch 1" in str(model.convergence_report())
 
 
-def test_automatic_ranks_end_certified(digits):
-    x, y = digits[0][:600], digits[1][:600]
-    model, grow = make(alpha=3e-3, rank="auto", K=10, penalty="sum"), AutomaticRank()
-    report, _ = fit(model, x, y, 60, callbacks=[BlockConvergence(), grow])
+def test_automatic_ranks_end_certified():
+    model, grow = make(alpha=0.02, rank="auto", penalty="sum"), AutomaticRank()
+    report, _ = fit(model, *data(), 100, callbacks=[BlockConvergence(), grow])
     assert report.converged is True
     assert report.reason == grow.reason
     assert report.certificate is grow.certificate
-    np.testing.assert_array_equal(report.effective_ranks["bilinear"], [1, 2, 3, 3, 2, 3, 2, 3, 3, 3])
+    np.testing.assert_array_equal(report.effective_ranks["bilinear"], grow.certificate.effective_ranks)
     assert f"is at most {grow.certificate.gap:.1e} (" in str(report)
     assert report.warnings == ()
 
@@ -430,36 +431,15 @@ def test_weights_that_were_replaced_as_the_fit_ended():
 # What to know ---------------------------------------------------------------------------------------------------
 
 SEPARABLE = "Every training image is classified correctly and alpha = 0"
-SATURATED = "is next to nothing"
 
 
-@pytest.mark.parametrize("metrics", ["default", None])
 @pytest.mark.parametrize("linear", [False, True])
-def test_separable_images_without_a_penalty(linear, metrics):
+def test_separable_images_without_a_penalty(linear):
     x, y = separable()
     for alpha in (0.0, 1e-3):
-        model = kb.LinearSoftmaxRegression(3, alpha) if linear else make(alpha=alpha)
-        model.compile(metrics=metrics)
-        report, _ = fit(model, x, y, 3)
+        report, _ = fit(kb.LinearSoftmaxRegression(3, alpha) if linear else make(alpha=alpha), x, y, 3)
         assert warned(report, SEPARABLE) == (alpha == 0.0)
-        assert warned(report, "J has no minimum") == (alpha == 0.0)
     assert not warned(fit(make(alpha=0.0), *data(T=300), 3)[0], SEPARABLE)
-
-
-def test_a_small_V_proves_nothing_where_a_misclassified_image_weighs_little():
-    x, y = separable()
-    wrong = y.copy()
-    wrong[0] = 2
-    x[1] = x[0]  # the same image in two classes: no model gets both right
-    weight = np.where(np.arange(60) == 0, 1e-4, 1.0)
-    for metrics in ("default", None):
-        report, _ = fit(make(alpha=0.0, metrics=metrics), x, wrong, 8, sample_weight=weight)
-        assert report.cross_entropy * 60 < math.log(2)
-        assert not warned(report, SEPARABLE)
-        assert warned(report, SATURATED)
-    # Without any weight it counts for nothing.
-    report, _ = fit(make(alpha=0.0, metrics=None), x, wrong, 8, sample_weight=np.floor(weight))
-    assert warned(report, SEPARABLE)
 
 
 def test_soft_labels_have_a_minimum():
@@ -468,54 +448,6 @@ def test_soft_labels_have_a_minimum():
     report, history = fit(make(alpha=0.0), problem.X, labels, 30)
     assert history["accuracy"][-1] == 1.0
     assert not warned(report, SEPARABLE)
-
-
-def test_a_small_V_of_light_images_is_not_saturated():
-    x, y = data(T=300)
-    report, _ = fit(make(), x, y, 5, sample_weight=np.full(300, 1e-4))
-    assert report.cross_entropy < 1e-3
-    assert not warned(report, SATURATED)
-    x, y = separable()
-    report, _ = fit(make(alpha=1e-7), x, y, 5, sample_weight=np.full(60, 1e-4))
-    assert warned(report, SATURATED)
-    assert warned(report, "Give a larger alpha, and judge")
-
-
-@pytest.mark.parametrize("kind", ["regression", "network"])
-def test_separable_and_saturated_on_mini_batches(kind):
-    x, y = separable()
-    adam = keras.optimizers.Adam(0.3)
-    model = make(adam, alpha=0.0) if kind == "regression" else network(adam)
-    report, history = fit(model, x, y, 12, batch_size=20)
-    assert history["accuracy"][-1] == 1.0
-    assert warned(report, SEPARABLE)
-    assert not warned(report, "no minimum"), "it was not one model that classified them all"
-    assert warned(report, SATURATED)
-    decay = keras.optimizers.AdamW(0.3, weight_decay=1e-3)
-    model = make(decay, alpha=0.0) if kind == "regression" else network(decay)
-    report, history = fit(model, x, y, 12, batch_size=20)
-    assert history["accuracy"][-1] == 1.0
-    assert not warned(report, SEPARABLE)
-
-
-def test_weights_in_a_data_set_are_not_known():
-    x, y = data(T=48)
-    parts = (x, y, np.full(48, 1e-5, "float32"))
-    for model in (make("sgd", alpha=0.0), network("sgd")):
-        model.fit(tf.data.Dataset.from_tensor_slices(parts).batch(16), verbose=0, shuffle=False)
-        report = model.convergence_report()
-        assert 0 < report.cross_entropy < 1e-3
-        assert not warned(report, SATURATED)
-
-
-def test_a_small_error_of_another_loss_is_no_saturation():
-    image = keras.Input((6, 5))
-    model = kb.AlternatingModel(image, kb.BilinearDense(1, 2, left_initializer="ones")(image))
-    model.compile(keras.optimizers.SGD(1e-3), "mse")
-    x, _ = data()
-    report, _ = fit(model, 1e-3 * x, np.zeros((60, 1)), 2)
-    assert report.objective < 1e-3
-    assert not warned(report, SATURATED)
 
 
 def test_a_large_alpha_leaves_nothing():
@@ -527,19 +459,23 @@ def test_a_large_alpha_leaves_nothing():
     assert list(report.effective_ranks["linear"]) == [0, 0, 0]
 
 
-@pytest.mark.parametrize("optimizer", [None, "adam"])
-@pytest.mark.parametrize("penalty", ["sum", "product"])
+@pytest.mark.parametrize(("penalty", "optimizer"), [("sum", None), ("product", None), ("product", "adam")])
 def test_pixels_in_another_unit_change_what_alpha_means(penalty, optimizer):
     x, y = data()
-    x = np.abs(x) / np.abs(x).max()
+    x, model = np.abs(x) / np.abs(x).max(), make(optimizer, penalty=penalty, run_eagerly=True)
     for unit, times in ((255.0, {"sum": "255", "product": "65,025"}), (0.01, {"sum": "100", "product": "10,000"})):
-        report, _ = fit(make(optimizer, penalty=penalty), unit * x, y, 2)
+        report, _ = fit(model, unit * x, y, 1)
         words = f"alpha = 0.02 weighs {times[penalty]} times {'less' if unit > 1 else 'more'}"
         assert warned(report, words), report.warnings
-        assert not warned(fit(make(optimizer, alpha=0.0, penalty=penalty), unit * x, y, 2)[0], "weighs")
-    assert not warned(fit(make(optimizer, penalty=penalty), x, y, 2)[0], "weighs")
+    assert not warned(fit(model, x, y, 1)[0], "weighs")
+    model.alpha = 0.0
+    assert not warned(fit(model, 255.0 * x, y, 1)[0], "weighs")
+
+
+def test_pixels_of_a_linear_model_in_bytes():
+    x, y = data()
     linear = kb.LinearSoftmaxRegression(3, alpha=0.02)
-    assert warned(fit(linear, (255 * x).astype("uint8"), y, 2)[0], "times less")
+    assert warned(fit(linear, (np.abs(x) / np.abs(x).max() * 255).astype("uint8"), y, 2)[0], "times less")
 
 
 def test_a_loss_that_is_no_number():
@@ -555,61 +491,9 @@ def test_a_loss_that_is_no_number():
     assert refused
     assert all(block.was_up for block in report.blocks)
     assert re.search(rf"{refused[0].name} +0 +nan", str(report))
-    assert report._repr_html_()
 
 
-# Text and HTML --------------------------------------------------------------------------------------------------
-
-
-class Checked(html.parser.HTMLParser):
-    """Balanced tags, and the text between them."""
-
-    def __init__(self):
-        super().__init__()
-        self.open, self.text, self.tags = [], [], []
-
-    def handle_starttag(self, tag, attrs):
-        self.open.append(tag)
-        self.tags.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self.tags.append(tag)
-        self.points = dict(attrs).get("points")
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.text.append(data)
-
-
-def parsed(report):
-    page = Checked()
-    page.feed(report._repr_html_())
-    page.close()
-    assert page.open == []
-    return page
-
-
-def test_html_holds_the_numbers_of_the_text():
-    report, _ = fit(make(kb.BlockLineSearch(blocks="factor")), *data(), 7, callbacks=[BlockConvergence(rtol=0.0)])
-    page = parsed(report)
-    text = " ".join(page.text)
-    for word in str(report).replace("Warning:", "").split():
-        assert word in text
-    assert page.tags.count("table") == 2
-    assert page.tags.count("tr") == 1 + 5 + 1 + 4
-    dots = [tuple(map(float, point.split(","))) for point in page.points.split()]
-    heights = [-height for _, height in dots]
-    assert len(dots) == np.sum(report.improvements > 0)
-    np.testing.assert_array_equal(np.argsort(heights), np.argsort(report.improvements[report.improvements > 0]))
-
-
-def test_html_escapes_names():
-    report, _ = fit(network(names=("a>b", "c>d")), *data(), 1)
-    page = parsed(report)
-    assert "a&gt;b with K = 3" in report._repr_html_()
-    assert any("a>b with K = 3" in text for text in page.text)
+# Text -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("optimizer", ["exact", "adam"])
@@ -633,7 +517,6 @@ def test_many_blocks_and_classes_stay_readable(optimizer):
     steepest = sorted(norms, key=norms.get, reverse=True)[:8]
     assert shown[: len(steepest)] == steepest
     assert lines[start + 9].startswith("8 others")
-    parsed(report)
 
 
 # What it leaves alone -------------------------------------------------------------------------------------------
@@ -658,7 +541,7 @@ def test_without_a_fit_there_is_none(tmp_path):
     assert model.convergence_report().sweeps == 1
 
 
-def test_networks_are_saved_cloned_and_exported_as_before(tmp_path):
+def test_networks_are_saved_and_cloned_as_before(tmp_path):
     x, y = data()
     model = network()
     fit(model, x, y, 2)
@@ -666,7 +549,6 @@ def test_networks_are_saved_cloned_and_exported_as_before(tmp_path):
     for other in (keras.models.load_model(tmp_path / "model.keras"), keras.models.clone_model(model)):
         assert other._last_fit is None
         fit(other, x, y, 1) if other.compiled else None
-    model.export(tmp_path / "exported", verbose=False)
 
 
 def test_the_classifiers_model_has_one():
@@ -742,22 +624,3 @@ def test_factors_in_another_form_are_no_other_weights():
     canonicalize = keras.callbacks.LambdaCallback(on_train_end=lambda logs: model.canonicalize())
     report, _ = fit(model, *data(), callbacks=[canonicalize])
     assert not warned(report, "replaced the weights")
-
-
-def test_a_fit_that_diverges_is_not_certain_of_its_images():
-    x, y = data()
-    report, _ = fit(make(keras.optimizers.SGD(1.0), alpha=1.0), x, y, epochs=2, batch_size=10)
-    assert report.cross_entropy < 0  # a mean over the epoch without the penalty at its end
-    assert not warned(report, "next to nothing")
-
-
-def test_soft_labels_in_a_data_set_are_not_taken_for_classes():
-    x, y = separable()
-    soft = np.full((len(x), 3), 0.05, "float32")
-    soft[np.arange(len(x)), y] = 0.9
-    for labels, expected in ((soft, False), (y, True)):
-        batches = tf.data.Dataset.from_tensor_slices((x, labels)).batch(20)
-        model = make(keras.optimizers.Adam(0.1), alpha=0.0)
-        report, history = fit(model, batches, None, epochs=80, shuffle=False)
-        assert history["accuracy"][-1] == 1.0
-        assert warned(report, "classified correctly") == expected

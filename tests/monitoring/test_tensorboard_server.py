@@ -44,7 +44,7 @@ def board(tmp_path_factory):
     logs = tmp_path_factory.mktemp("logs")
     for name, optimizer in (("mini", keras.optimizers.Adam(0.05)), ("exact", kb.BlockLineSearch(blocks="factor"))):
         model = kb.BilinearSoftmaxRegression(3, 2, alpha=0.02, seed=0)
-        model.compile(optimizer)
+        model.compile(optimizer, run_eagerly=name == "exact")
         watch = kb.callbacks.BilinearTensorBoard(logs / name)
         history = model.fit(X, Y, epochs=5, verbose=0, validation_data=(X[:30], Y[:30]), callbacks=[watch]).history
     command = [sys.executable, "-m", "tensorboard.main", "--logdir", logs, "--host", "127.0.0.1", "--port", "0"]

@@ -3,8 +3,9 @@ import pytest
 from keras import ops
 
 from keras_bilinear import BlockLineSearch
-from keras_bilinear.parts.optimizers import compiled
-from keras_bilinear.solver.descent import Samples
+from keras_bilinear.maths import penalties
+from keras_bilinear.maths.bilinear import Samples
+from keras_bilinear.solver.compiled import Compiled
 
 
 def test_config_round_trip_through_keras():
@@ -44,12 +45,12 @@ def test_bad_assignments_change_nothing():
 def test_without_xla_one_graph_serves_any_number_of_images():
     traced = []
 
-    def total(X, samples, bias, scale):
+    def total(X, samples, bias, penalty):
         traced.append(X.shape)
-        return scale * ops.sum(ops.sum(X, axis=(1, 2)) * samples.weights)
+        return penalty.degree * ops.sum(ops.sum(X, axis=(1, 2)) * samples.weights)
 
-    solve = compiled(total, False, ("scale", 2.0))
     for T in (1, 3, 4):
+        solve = Compiled(total, jit=False, penalty=penalties.Product)  # equal ones are one graph
         samples = Samples(ops.ones((T, 2)), ops.ones((T,)))
         assert float(solve(ops.ones((T, 5, 6)), samples, None)) == 60 * T
     assert traced == [(None, 5, 6)]

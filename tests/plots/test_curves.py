@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import keras_bilinear as kb
+from keras_bilinear.maths.bilinear import Factors
 from keras_bilinear.plots.curves import plot_convergence, plot_path
 from keras_bilinear.selection.path import PathPoint, RegularizationPath
 from tests.pictures import fits_the_page, is_picture
@@ -18,10 +19,17 @@ def few_digits(digits):
     return x[:150], y[:150]
 
 
+def exact():
+    """A model of which the solver is traced once, and the step around it not."""
+    model = kb.BilinearSoftmaxRegression(10, 1, alpha=1e-2, seed=0)
+    model.compile(run_eagerly=True)
+    return model
+
+
 @pytest.fixture(scope="module")
 def fitted(few_digits):
     """The History of a fit that has converged, with a validation part."""
-    model = kb.BilinearSoftmaxRegression(10, 1, alpha=1e-2, seed=0)
+    model = exact()
     stop = kb.callbacks.BlockConvergence(rtol=1e-2)
     history = model.fit(*few_digits, epochs=50, verbose=0, validation_split=0.2, callbacks=[stop])
     assert stop.converged
@@ -83,14 +91,14 @@ def test_mini_batches_count_epochs_and_show_what_passes_the_turn(few_digits):
 
 
 def test_without_the_callback_there_is_no_tolerance(few_digits):
-    history = kb.BilinearSoftmaxRegression(10, 2, alpha=1e-3).fit(*few_digits, epochs=2, verbose=0)
+    history = exact().fit(*few_digits, epochs=2, verbose=0)
     _, decrease, _ = plot_convergence(history).axes
     assert len(decrease.lines) == 1
     assert labels(decrease) == []
 
 
 def test_a_fit_of_one_sweep_has_no_decrease(few_digits, tmp_path):
-    history = kb.BilinearSoftmaxRegression(10, 1, seed=0).fit(*few_digits, epochs=1, verbose=0)
+    history = exact().fit(*few_digits, epochs=1, verbose=0)
     figure = plot_convergence(history, tmp_path / "one.png")
     assert [panel.get_title() for panel in figure.axes] == ["objective $J$", "accuracy"]
     for panel in figure.axes:
@@ -99,7 +107,7 @@ def test_a_fit_of_one_sweep_has_no_decrease(few_digits, tmp_path):
 
 
 def test_a_resumed_fit_goes_on_counting(few_digits):
-    model = kb.BilinearSoftmaxRegression(10, 1, seed=0)
+    model = exact()
     history = keras.callbacks.History()
     model.fit(*few_digits, epochs=2, verbose=0, callbacks=[history])
     resumed = model.fit(*few_digits, initial_epoch=2, epochs=5, verbose=0)
@@ -164,9 +172,7 @@ def test_many_sweeps_have_no_dots(sweeps, marker, tmp_path):
 
 def test_what_was_not_measured_every_sweep_is_left_out(few_digits):
     x, y = few_digits
-    history = kb.BilinearSoftmaxRegression(10, 1, seed=0).fit(
-        x, y, epochs=3, verbose=0, validation_data=(x, y), validation_freq=2
-    )
+    history = exact().fit(x, y, epochs=3, verbose=0, validation_data=(x, y), validation_freq=2)
     assert len(history.history["val_accuracy"]) == 1
     objective, _, accuracy = plot_convergence(history).axes
     assert [len(objective.lines), len(accuracy.lines)] == [1, 1]
@@ -182,10 +188,11 @@ def test_a_history_without_objective_is_refused(history):
 
 def path_of(*rows):
     """A path with (rank, alpha, accuracy) as its points, two numbers a rank and a standard error of 0.01."""
-    points = [
-        PathPoint(rank, alpha, 1.0, 1.0, accuracy, 0.01, 2 * rank, 100, None) for rank, alpha, accuracy in rows
-    ]
-    return RegularizationPath(kb.BilinearSoftmaxRegression(3, 2), points)
+    points = []
+    for rank, alpha, accuracy in rows:
+        factors = Factors(np.zeros((rank, 1, 1)), np.zeros((rank, 1, 1)), None)
+        points.append(PathPoint(rank, alpha, 1.0, 1.0, accuracy, 0.01, factors, None))
+    return RegularizationPath(points)
 
 
 def test_path_shows_every_fit_and_rings_the_best_and_the_choice(tmp_path):
@@ -228,7 +235,7 @@ def test_only_paths_are_drawn_as_paths():
 
 def test_epochs_that_are_no_sweeps_are_called_epochs(few_digits):
     model = kb.BilinearSoftmaxRegression(10, 1, seed=0)
-    model.compile(kb.BlockLineSearch(blocks="factor", max_inner=2))
+    model.compile(kb.BlockLineSearch(blocks="factor", max_inner=2), run_eagerly=True)
     options = {"epochs": 2, "verbose": 0, "callbacks": [kb.callbacks.BlockConvergence(rtol=1e-9)]}
     with pytest.warns(kb.callbacks.ConvergenceWarning):
         figure = plot_convergence(model.fit(*few_digits, steps_per_epoch=3, **options))

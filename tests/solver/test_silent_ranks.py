@@ -4,8 +4,7 @@ from keras import ops
 
 from keras_bilinear.maths import bilinear as bm
 from keras_bilinear.maths import penalties
-from keras_bilinear.solver.blocks import Factors
-from keras_bilinear.solver.descent import Samples
+from keras_bilinear.maths.bilinear import Factors, Samples
 from keras_bilinear.solver.silent_ranks import silent_ranks, wake_silent_ranks
 from tests import reference
 from tests.problems import one_hot, planted

@@ -20,6 +20,13 @@ def digits600(digits):
     return x[:600], y[:600]
 
 
+def make(rank="auto", alpha=3e-3, penalty="sum"):
+    model = kb.BilinearSoftmaxRegression(10, rank, alpha=alpha, penalty=penalty, seed=0)
+    # The solver is traced once for all models, and the step around it is not worth a trace.
+    model.compile(run_eagerly=True)
+    return model
+
+
 @pytest.fixture(scope="module")
 def automatic(digits600):
     model = kb.BilinearSoftmaxRegression(10, "auto", alpha=3e-3, penalty="sum", seed=0)
@@ -62,7 +69,7 @@ def test_it_is_saved_with_the_model_and_goes_on(automatic, digits600, tmp_path):
 
 
 def test_too_few_ranks_are_said(digits600):
-    model = kb.BilinearSoftmaxRegression(10, 2, alpha=3e-3, penalty="sum", seed=0)
+    model = make(2)
     callback = AutomaticRank()
     with pytest.warns(ConvergenceWarning, match="a `rank` above 2, which some classes have used up"):
         model.fit(*digits600, epochs=12, verbose=0, callbacks=[callback])
@@ -71,14 +78,14 @@ def test_too_few_ranks_are_said(digits600):
 
 
 def test_too_few_epochs_are_said(digits600):
-    model = kb.BilinearSoftmaxRegression(10, "auto", alpha=3e-3, penalty="sum", seed=0)
+    model = make()
     with pytest.warns(ConvergenceWarning, match="Give it more epochs"):
         model.fit(*digits600, epochs=2, verbose=0)
     assert model.ranks().max() <= 2, "it starts with one"
 
 
 def test_a_large_alpha_needs_no_rank(digits600):
-    model = kb.BilinearSoftmaxRegression(10, "auto", alpha=1.0, penalty="sum", seed=0)
+    model = make(alpha=1.0)
     callback = AutomaticRank()
     model.fit(*digits600, epochs=30, verbose=0, callbacks=[callback])
     assert callback.reason.startswith("certified")
@@ -137,7 +144,7 @@ def test_growing_gives_up_what_is_negligible_and_wakes_one_rank():
 
 @pytest.mark.parametrize("penalty", ["sum", "product"])
 def test_a_certified_fit_stops(digits600, penalty):
-    model = kb.BilinearSoftmaxRegression(10, 4, alpha=3e-3, penalty=penalty, seed=0)
+    model = make(4, penalty=penalty)
     stop = BlockConvergence(rtol=0.0, gap=1e-2)
     model.fit(*digits600, epochs=200, verbose=0, callbacks=[stop])
     assert stop.converged
@@ -147,7 +154,7 @@ def test_a_certified_fit_stops(digits600, penalty):
 
 
 def test_a_fit_that_cannot_be_certified_converges_as_before(digits600):
-    model = kb.BilinearSoftmaxRegression(10, 1, alpha=3e-3, penalty="sum", seed=0)
+    model = make(1)
     stop = BlockConvergence(rtol=1e-4, gap=1e-3)
     model.fit(*digits600, epochs=200, verbose=0, callbacks=[stop])
     assert stop.reason.startswith("converged")
@@ -158,7 +165,7 @@ def test_mini_batches_of_arrays_are_certified_and_data_sets_are_not(digits600):
     import tensorflow as tf
 
     x, y = digits600
-    model = kb.BilinearSoftmaxRegression(10, 2, alpha=3e-3, penalty="sum", seed=0)
+    model = make(2)
     model.compile(keras.optimizers.Adam(0.01))
     stop = BlockConvergence(rtol=1.0, block_rtol=1.0, gap=0.5)
     model.fit(x, y, epochs=20, verbose=0, callbacks=[stop])
@@ -228,9 +235,9 @@ def test_unused_ranks_of_binary_models_are_left_out(tmp_path):
 
 def test_a_fit_that_was_interrupted_while_ranks_grew_goes_on(digits600, tmp_path):
     x, y = digits600
-    whole = kb.BilinearSoftmaxRegression(10, "auto", alpha=3e-3, penalty="sum", seed=0)
+    whole = make()
     whole.fit(x, y, epochs=60, verbose=0)
-    part = kb.BilinearSoftmaxRegression(10, "auto", alpha=3e-3, penalty="sum", seed=0)
+    part = make()
     with pytest.warns(ConvergenceWarning):
         part.fit(x, y, epochs=4, verbose=0)
     part.save(tmp_path / "part.keras")
@@ -241,7 +248,7 @@ def test_a_fit_that_was_interrupted_while_ranks_grew_goes_on(digits600, tmp_path
 
 
 def test_ranks_that_have_converged_do_not_end_the_growth(digits600):
-    model = kb.BilinearSoftmaxRegression(10, "auto", alpha=3e-3, penalty="sum", seed=0)
+    model = make()
     loose, grows = BlockConvergence(rtol=1e-2), AutomaticRank()
     model.fit(*digits600, epochs=60, verbose=0, callbacks=[loose, grows])
     assert grows.converged
@@ -249,7 +256,7 @@ def test_ranks_that_have_converged_do_not_end_the_growth(digits600):
     assert (loose.converged, loose.reason) == (False, "another callback stopped the fit")
     # And it counts again in a fit without growth.
     fixed = BlockConvergence(rtol=1e-2)
-    again = kb.BilinearSoftmaxRegression(10, 2, alpha=3e-3, penalty="sum", seed=0)
+    again = make(2)
     again.fit(*digits600, epochs=60, verbose=0, callbacks=[fixed])
     assert fixed.converged
 
@@ -265,7 +272,7 @@ def test_the_classifier_of_scikit_learn_finds_the_ranks_too(digits600):
 
 
 def test_tensorboard_records_it(digits600, tmp_path):
-    model = kb.BilinearSoftmaxRegression(10, "auto", alpha=3e-3, penalty="sum", seed=0)
+    model = make()
     history = model.fit(*digits600, epochs=60, verbose=0, callbacks=[keras.callbacks.TensorBoard(tmp_path)])
     events = read_events(tmp_path / "train")  # all of them: TensorBoard itself keeps ten unless told otherwise
     assert len(events.Tensors("epoch_objective")) == len(history.epoch)

@@ -1,5 +1,6 @@
 """The certificate against the convex problem solved on its own, and where it must not certify."""
 
+import functools
 import math
 import os
 
@@ -8,9 +9,9 @@ import numpy as np
 import pytest
 
 import keras_bilinear as kb
-from keras_bilinear.maths.bilinear import truncated_factors
-from keras_bilinear.solver.descent import Samples
-from keras_bilinear.stopping.certificate import best_bias_change, certificate
+from keras_bilinear.maths.bilinear import Samples, truncated_factors
+from keras_bilinear.maths.duality import best_bias_change
+from keras_bilinear.stopping.certificate import certificate
 from tests import reference
 from tests.problems import one_hot, planted
 
@@ -25,7 +26,7 @@ def fitted(x, y, L, penalty, alpha=3e-3, units=10, sample_weight=None, **setting
         if units == 1
         else kb.BilinearSoftmaxRegression(units, L, **settings)
     )
-    model.compile(kb.BlockLineSearch(tolerance=0.0), jit_compile=False)
+    model.compile(kb.BlockLineSearch(tolerance=0.0), run_eagerly=True)  # the solver alone is traced, once a shape
     stop = kb.callbacks.BlockConvergence(rtol=1e-7)
     model.fit(x, y, epochs=60, verbose=0, sample_weight=sample_weight, callbacks=[stop])
     return model
@@ -37,6 +38,12 @@ def digits600(digits):
     return x[:600], y[:600]
 
 
+@pytest.fixture(scope="module")
+def proof_of(digits600):
+    """The certificate of a fit of rank L to `digits600`, made once."""
+    return functools.cache(lambda penalty, L: fitted(*digits600, L, penalty).certificate(*digits600))
+
+
 # Optimal fits ---------------------------------------------------------------------------------------------------
 
 
@@ -44,19 +51,19 @@ def digits600(digits):
     ("penalty", "L", "J"),
     [("sum", 3, 0.321800), ("sum", 5, 0.321800), ("product", 3, 0.337014), ("product", 5, 0.260151)],
 )
-def test_a_global_optimum_is_certified(digits600, penalty, L, J):
-    proof = fitted(*digits600, L, penalty).certificate(*digits600)
+def test_a_global_optimum_is_certified(proof_of, penalty, L, J):
+    proof = proof_of(penalty, L)
     assert proof.objective == pytest.approx(J, abs=1e-5)
     assert proof.ratio <= 1.005
     assert 0 <= proof.gap <= 2e-3 * J
     assert proof.lower_bound <= J + 1e-6
 
 
-@pytest.mark.parametrize(("penalty", "L"), [("sum", 3), ("sum", 5), ("product", 3), ("product", 5)])
+@pytest.mark.parametrize(("penalty", "L"), [("sum", 3), ("product", 5)])
 def test_newton_directions_certify_to_the_last_digits(digits600, penalty, L):
     x, y = digits600
     model = kb.BilinearSoftmaxRegression(10, L, alpha=3e-3, penalty=penalty, seed=0)
-    model.compile(kb.BlockLineSearch("newton_cg", tolerance=0.0), jit_compile=False)
+    model.compile(kb.BlockLineSearch("newton_cg", tolerance=0.0), run_eagerly=True)
     model.fit(x, y, epochs=10, verbose=0)
     proof = model.certificate(x, y)
     assert proof.ratio <= 1.001
@@ -64,16 +71,15 @@ def test_newton_directions_certify_to_the_last_digits(digits600, penalty, L):
 
 
 @pytest.mark.parametrize(("penalty", "L"), [("sum", None), ("product", 3)])
-def test_the_optimum_is_that_of_the_convex_problem(digits600, penalty, L):
+def test_the_optimum_is_that_of_the_convex_problem(digits600, proof_of, penalty, L):
     x, y = digits600
     star = reference.convex_optimum(x, one_hot(y, 10), 3e-3, L)
-    proof = fitted(x, y, 3, penalty).certificate(x, y)
+    proof = proof_of(penalty, 3)
     assert proof.objective == pytest.approx(star, rel=1e-4)
     assert proof.lower_bound <= star * (1 + 1e-6)
 
 
-@pytest.mark.parametrize("penalty", ["sum", "product"])
-@pytest.mark.parametrize("units", [1, 3])
+@pytest.mark.parametrize(("units", "penalty"), [(1, "sum"), (3, "product")])
 def test_planted_problems_with_and_without_bias(units, penalty):
     x, y, *_ = planted(K=units, L=1, T=300)
     x = x.astype("float32")
@@ -88,8 +94,8 @@ def test_planted_problems_with_and_without_bias(units, penalty):
 
 
 @pytest.mark.parametrize(("L", "true_gap"), [(1, 0.07278), (2, 0.00369)])
-def test_too_low_a_rank_is_not_certified(digits600, L, true_gap):
-    proof = fitted(*digits600, L, "sum").certificate(*digits600)
+def test_too_low_a_rank_is_not_certified(proof_of, L, true_gap):
+    proof = proof_of("sum", L)
     assert proof.ratio > 1.3
     assert proof.gap >= true_gap
 
@@ -129,7 +135,7 @@ def test_weights_of_samples_are_weights_of_the_bound(digits600):
 def test_the_frobenius_penalty_is_measured_by_the_linear_model(digits600):
     x, y = digits600
     linear = kb.LinearSoftmaxRegression(10, alpha=3e-3)
-    linear.compile(kb.BlockLineSearch(tolerance=0.0))
+    linear.compile(kb.BlockLineSearch(tolerance=0.0), run_eagerly=True)
     linear.fit(x, y, epochs=3, verbose=0)
     exact = linear.certificate(x, y)
     assert exact.gap <= 1e-4 * exact.objective
@@ -144,8 +150,8 @@ def test_the_frobenius_penalty_is_measured_by_the_linear_model(digits600):
 @pytest.mark.parametrize("penalty", ["sum", "product", "frobenius"])
 def test_without_a_penalty_only_the_labels_bound_J(digits600, penalty):
     x, y = digits600
-    model = kb.BilinearSoftmaxRegression(10, 2, alpha=0.0, penalty=penalty, seed=0)
-    model.fit(x, y, epochs=2, verbose=0)
+    model = kb.BilinearSoftmaxRegression(10, 2, alpha=0.0, penalty=penalty, input_shape=(8, 8))
+    model.head.assign_factors(*np.random.default_rng(0).normal(size=(2, 2, 8, 10)))
     proof = model.certificate(x, y)
     assert (proof.lower_bound, proof.gap, proof.ratios) == (0.0, proof.objective, None)
     assert "alpha = 0" in proof.note
@@ -213,11 +219,11 @@ def test_the_bound_holds_for_a_bias_far_from_its_optimum(units, offset):
 
 
 def test_a_bias_that_cannot_be_settled_leaves_the_entropy_of_the_labels(digits600, monkeypatch):
-    import keras_bilinear.stopping.certificate as module
+    import keras_bilinear.maths.duality as module
 
     x, y = digits600
-    model = kb.BilinearSoftmaxRegression(10, 2, alpha=1e-3, use_bias=True, seed=0)
-    model.fit(x, y, epochs=1, verbose=0)
+    model = kb.BilinearSoftmaxRegression(10, 2, alpha=1e-3, use_bias=True, input_shape=(8, 8))
+    model.head.assign_factors(*np.random.default_rng(0).normal(size=(2, 2, 8, 10)))
     monkeypatch.setattr(module, "NEWTON_STEPS", 0)
     proof = model.certificate(x, y)
     assert (proof.lower_bound, proof.ratios) == (0.0, None)
@@ -233,11 +239,10 @@ def test_faulty_data_is_refused(digits600):
         model.certificate(x, y[:10])
 
 
-@pytest.mark.parametrize("penalty", ["sum", "product", "frobenius"])
-def test_a_certificate_before_the_fit_holds_for_what_the_fit_finds(penalty):
+def test_a_certificate_before_the_fit_holds_for_what_the_fit_finds():
     problem = planted(T=30)
     x, y = problem.X, problem.y
-    model = kb.BilinearSoftmaxRegression(3, 2, alpha=0.1, penalty=penalty, seed=0)
+    model = kb.BilinearSoftmaxRegression(3, 2, alpha=0.1, seed=0)
     before = model.certificate(x, y)
     assert before.objective == pytest.approx(math.log(3) + float(model.penalty()), rel=1e-5)
     assert before.lower_bound <= model.fit(x, y, epochs=5, verbose=0).history["J"][-1] < before.objective

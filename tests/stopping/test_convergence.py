@@ -16,7 +16,9 @@ def data(T=60):
 
 def make(optimizer=None, **options):
     model = kb.BilinearSoftmaxRegression(3, 2, alpha=0.02, seed=0, **options)
-    model.compile(optimizer() if optimizer else None)
+    optimizer = optimizer() if optimizer else kb.BlockLineSearch()
+    # The solver is traced once for all models, and the step around it is not worth a trace.
+    model.compile(optimizer, run_eagerly=isinstance(optimizer, kb.BlockLineSearch))
     return model
 
 
@@ -103,20 +105,19 @@ REGIMES = {
     "joint": lambda: kb.BlockLineSearch(max_inner=2),
     "factor": lambda: kb.BlockLineSearch(blocks="factor"),
     "adam": lambda: keras.optimizers.Adam(0.05),
-    "momentum": lambda: keras.optimizers.SGD(0.1, momentum=0.9),
 }
 
 
 # Either regime with either order of the callbacks, and Adam, which keeps the most state, with both.
 @pytest.mark.parametrize(
     ("regime", "backup_first"),
-    [("joint", False), ("factor", True), ("adam", True), ("adam", False), ("momentum", True)],
+    [("joint", False), ("factor", True), ("adam", True), ("adam", False)],
 )
 def test_an_interrupted_fit_resumes_bit_equal(regime, backup_first, tmp_path):
     x, y = data()
     epoch = 5 if backup_first else 2
     options = {"epochs": 9, "verbose": 0, "shuffle": False}
-    if regime in ("adam", "momentum"):
+    if regime == "adam":
         options["batch_size"] = 16
 
     def callbacks():
@@ -134,10 +135,10 @@ def test_an_interrupted_fit_resumes_bit_equal(regime, backup_first, tmp_path):
         np.testing.assert_array_equal(old.numpy(), new.numpy())
 
 
-@pytest.mark.parametrize("regime", REGIMES)
+@pytest.mark.parametrize("regime", ["factor", "adam"])
 def test_saved_and_loaded_in_the_middle_it_ends_bit_equal(regime, tmp_path):
     x, y = data()
-    options = {"verbose": 0, "shuffle": False} | ({"batch_size": 16} if regime in ("adam", "momentum") else {})
+    options = {"verbose": 0, "shuffle": False} | ({"batch_size": 16} if regime == "adam" else {})
     straight, first = make(REGIMES[regime]), make(REGIMES[regime])
     straight.fit(x, y, epochs=8, **options)
     first.fit(x, y, epochs=3, **options)
@@ -148,13 +149,17 @@ def test_saved_and_loaded_in_the_middle_it_ends_bit_equal(regime, tmp_path):
         np.testing.assert_array_equal(old.numpy(), new.numpy())
 
 
-@pytest.mark.parametrize("steps", [None, 3])
-def test_a_fit_that_begins_in_the_middle_of_a_sweep_converges_where_it_should(steps):
+def test_a_fit_that_begins_in_the_middle_of_a_sweep_converges_where_it_should():
     x, y = data()
-    best = make(REGIMES["factor"]).fit(x, y, epochs=200, verbose=0, callbacks=[BlockConvergence(rtol=1e-4)])
-    model = make(REGIMES["factor"])
-    model.fit(x, y, epochs=1, steps_per_epoch=2, verbose=0)  # of four blocks
-    callback = BlockConvergence(rtol=1e-4)
-    again = model.fit(x, y, epochs=400, steps_per_epoch=steps, verbose=0, callbacks=[callback])
-    assert callback.converged
-    assert again.history["objective"][-1] <= 1.01 * best.history["objective"][-1]
+
+    def converged(first, steps=None):
+        model, callback = make(REGIMES["factor"]), BlockConvergence(rtol=1e-4)
+        model.compile(model.optimizer, jit_compile=False)  # many steps, which are worth a trace
+        model.fit(x, y, epochs=first, steps_per_epoch=2, verbose=0)  # of four blocks
+        history = model.fit(x, y, epochs=400, steps_per_epoch=steps, verbose=0, callbacks=[callback]).history
+        assert callback.converged
+        return history["objective"][-1]
+
+    best = converged(first=0)
+    assert converged(first=1) <= 1.01 * best
+    assert converged(first=1, steps=3) <= 1.01 * best

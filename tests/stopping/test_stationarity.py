@@ -11,10 +11,18 @@ from keras_bilinear.stopping.stationarity import decrease_in_sight
 from tests.problems import planted
 
 RTOL = 1e-4
+
+
+def eager(model):
+    """The solver is traced once for all models, and the step around it is not worth a trace."""
+    model.compile(run_eagerly=True)
+    return model
+
+
 MODELS = {
-    "LLR": lambda alpha, bias: kb.LinearLogisticRegression(alpha, use_bias=bias),
-    "BLR": lambda alpha, bias: kb.BilinearLogisticRegression(
-        3, alpha=alpha, penalty="frobenius", use_bias=bias, seed=0
+    "LLR": lambda alpha, bias: eager(kb.LinearLogisticRegression(alpha, use_bias=bias)),
+    "BLR": lambda alpha, bias: eager(
+        kb.BilinearLogisticRegression(3, alpha=alpha, penalty="frobenius", use_bias=bias, seed=0)
     ),
 }
 UNITS = {
@@ -64,7 +72,7 @@ def test_converged_means_the_optimum_in_every_unit(name, unit):
 def test_the_unit_plays_no_part_for_single_blocks(blocks):
     x, y = images()
     model = MODELS["BLR"](1e-2, False)
-    model.compile(kb.BlockLineSearch(blocks=blocks))
+    model.compile(kb.BlockLineSearch(blocks=blocks), jit_compile=False)
     x = UNITS["a column in another unit"](x)
     J = model.fit(x, y, epochs=60, verbose=0).history["objective"][-1]
     assert pytest.approx(optimum(x, y, 1e-2, False), rel=5e-3) == J
@@ -120,7 +128,7 @@ class Outlook(keras.callbacks.Callback):
 def test_the_decrease_in_sight_tells_how_far_the_optimum_is(name):
     x, y = images()
     model, outlook = MODELS[name](1e-2, False), Outlook()
-    model.compile(kb.BlockLineSearch(max_inner=1))
+    model.compile(kb.BlockLineSearch(max_inner=1), run_eagerly=True)
     model.fit(x, y, epochs=12, verbose=0, callbacks=[outlook])
     best, far = optimum(x, y, 1e-2, False), 0
     for J, decrease in outlook.seen:
