@@ -96,7 +96,7 @@ class Sketch(NamedTuple):
     damping: Tensor
 
     def newton_step(self, U: Tensor, g: Tensor, damping: Tensor) -> Tensor:
-        """h = (H + damping)^-1 g by preconditioned linear conjugate gradient, truncated; H is Gauss and Newton's."""
+        """h = (H + damping)^-1 g with H of Gauss and Newton, by linear conjugate gradient, truncated."""
         p, weights = probabilities(self.problem.logits(U)), self.samples.weights[:, None]
         curved = self.problem.gauss_newton(U, lambda dz: weights * covariance_product(p, dz))
         ridge = damping * self.damping
