@@ -4,8 +4,14 @@ from typing import TYPE_CHECKING, Any
 
 from keras_bilinear import callbacks, losses, penalties, plots
 from keras_bilinear._version import __version__
-from keras_bilinear.export.files import ExportReport, export_saved_model, export_tflite
-from keras_bilinear.export.verification import VerificationError, VerificationReport, verify_tflite
+from keras_bilinear.export import (
+    ExportReport,
+    VerificationError,
+    VerificationReport,
+    export_saved_model,
+    export_tflite,
+    verify_tflite,
+)
 from keras_bilinear.models.alternating_model import AlternatingModel
 from keras_bilinear.models.bilinear import BilinearLogisticRegression, BilinearSoftmaxRegression
 from keras_bilinear.models.conversion import from_dense, to_dense

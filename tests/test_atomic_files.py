@@ -17,9 +17,9 @@ KILLED = """
 import importlib.util, json, os, shutil, signal, sys
 from pathlib import Path
 
-spec = importlib.util.spec_from_file_location("replacement", sys.argv[1])
-replacement = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(replacement)
+spec = importlib.util.spec_from_file_location("atomic_files", sys.argv[1])
+atomic_files = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(atomic_files)
 if sys.argv[4] == "one by one":
     atomic_files.exchanged = lambda one, other: False
 

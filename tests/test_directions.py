@@ -12,11 +12,15 @@ FOLDERS = ["maths", "solver", "parts", "data", "stopping", "monitoring", "models
 MODULES = [path.relative_to(PACKAGE) for folder in FOLDERS for path in sorted((PACKAGE / folder).glob("*.py"))]
 
 
+def nodes(path):
+    """All of a file, in pieces."""
+    return list(ast.walk(ast.parse((PACKAGE / path).read_text("utf-8"))))
+
+
 def imported(path):
     """The modules of the package that a file imports, anywhere in it, as parts of their paths."""
-    nodes = list(ast.walk(ast.parse((PACKAGE / path).read_text("utf-8"))))
-    names = [node.module for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]
-    names += [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    names = [node.module for node in nodes(path) if isinstance(node, ast.ImportFrom) and not node.level]
+    names += [alias.name for node in nodes(path) if isinstance(node, ast.Import) for alias in node.names]
     return [name.split(".")[1:] for name in names if name and name.split(".")[0] == PACKAGE.name]
 
 
@@ -28,6 +32,13 @@ def test_a_module_imports_from_no_later_folder(path):
         assert ground or FOLDERS.index(parts[0]) <= FOLDERS.index(path.parts[0]), (
             f"{path} imports {'.'.join(parts)}"
         )
+
+
+def test_the_kit_imports_only_names_that_are_offered():
+    for path in sorted((PACKAGE.parent / "export" / "keras_bilinear_export").glob("*.py")):
+        assert all(parts in ([], ["export"]) for parts in imported(path)), path
+        offered = [node for node in nodes(path) if getattr(node, "module", None) == "keras_bilinear.export"]
+        assert {alias.name for node in offered for alias in node.names} <= set(keras_bilinear.export.__all__), path
 
 
 def test_every_folder_has_its_place():

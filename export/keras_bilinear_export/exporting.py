@@ -6,15 +6,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from keras_bilinear import BilinearDense, VerificationError, export_tflite
-from keras_bilinear.export.files import ExportReport
-from keras_bilinear.export.inference_graph import ImageModel
-from keras_bilinear.export.quantization import ConversionError
-from keras_bilinear.models.bilinear import BilinearRegression
-from keras_bilinear.models.regression import ImageRegression
+import keras
+
+from keras_bilinear.export import (
+    ConversionError,
+    ExportReport,
+    VerificationError,
+    export_tflite,
+    exportable,
+)
 from keras_bilinear_export.faults import one_line
 from keras_bilinear_export.images import Images
-from keras_bilinear_export.options import LAYOUTS, VARIANTS, Options
+from keras_bilinear_export.options import VARIANTS, Options
 
 
 @dataclass(frozen=True)
@@ -38,15 +41,18 @@ class Missed:
     reason: str
 
 
-def exported(model: ImageModel, images: Images, options: Options, folder: Path) -> Iterator[Written | Missed]:
-    """All variants in all layouts, written to `folder` one at a time."""
+def exported(model: keras.Model, images: Images, options: Options, folder: Path) -> Iterator[Written | Missed]:
+    """All variants in all layouts that differ, written to `folder` one at a time."""
+    # A linear model, or a network without bilinear layers, is always merged.
+    differ = exportable(model).layouts
+    layouts = [layout for layout in options.layouts if layout in differ] or differ
     for variant in options.variants:
-        for layout in layouts_of(model, options.layouts):
+        for layout in layouts:
             yield one_file(model, images, options, variant, layout, folder)
 
 
 def one_file(
-    model: ImageModel, images: Images, options: Options, variant: str, layout: str, folder: Path
+    model: keras.Model, images: Images, options: Options, variant: str, layout: str, folder: Path
 ) -> Written | Missed:
     """One file, or the reason why there is none."""
     name = file_name(options.model, variant, layout)
@@ -64,9 +70,7 @@ def one_file(
             io=io_of(variant, options),
             validation_data=(images.x, images.y),
         )
-    except VerificationError as error:
-        return Missed(name, variant, layout, one_line(error))
-    except ConversionError as error:
+    except (VerificationError, ConversionError) as error:
         return Missed(name, variant, layout, one_line(error))
     except RuntimeError as error:
         # What the converter raises for an operator that does not compute in such numbers.
@@ -79,18 +83,6 @@ def quietly_exported(*arguments: Any, **options: Any) -> ExportReport:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         return export_tflite(*arguments, **options)
-
-
-def layouts_of(model: ImageModel, layouts: tuple[str, ...] = LAYOUTS) -> tuple[str, ...]:
-    """Those of the layouts that differ: a linear model, or a network without bilinear layers, is always merged."""
-    return layouts if has_factors(model) else ("merged",)
-
-
-def has_factors(model: Any) -> bool:
-    """Whether the model is bilinear or has a bilinear layer."""
-    if isinstance(model, ImageRegression):
-        return isinstance(model, BilinearRegression)
-    return isinstance(model, BilinearDense) or any(map(has_factors, getattr(model, "layers", [])))
 
 
 def io_of(variant: str, options: Options) -> str:

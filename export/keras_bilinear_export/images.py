@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_bilinear.export.quantization import LEAST_IMAGES
+from keras_bilinear.export import LEAST_IMAGES
 from keras_bilinear_export.faults import one_line
 
 MOST_CALIBRATION_IMAGES = 256

@@ -4,15 +4,19 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from keras_bilinear import export_saved_model
-from keras_bilinear.atomic_files import is_replaceable, put_in_place, staged
-from keras_bilinear.export.files import litert
-from keras_bilinear.export.inference_graph import ImageModel
-from keras_bilinear.export.quantization import images_of
-from keras_bilinear.export.verification import shape_of
-from keras_bilinear_export.dense import dense_files
-from keras_bilinear_export.exporting import Missed, Written, exported, file_name, layouts_of
-from keras_bilinear_export.facts import dense_facts, file_facts, model_facts
+import keras
+
+from keras_bilinear.export import (
+    export_saved_model,
+    exportable,
+    images_of,
+    is_replaceable,
+    litert,
+    put_in_place,
+    staged,
+)
+from keras_bilinear_export.exporting import Missed, Written, exported, file_name
+from keras_bilinear_export.facts import dense_bytes, file_facts, model_facts
 from keras_bilinear_export.images import Images, from_dataset, from_npz
 from keras_bilinear_export.latency import median_latencies
 from keras_bilinear_export.loading import loaded_model
@@ -36,7 +40,7 @@ def export_kit(options: Options) -> int:
         if options.saved_model:
             export_saved_model(model, new / saved_model_name(options), options.output)
         files = [shown(file) for file in exported(model, images, options, new)]
-        report = report_on(model, images, options, files, new)
+        report = report_on(model, images, options, files)
         (new / "report.json").write_text(report.json(), encoding="utf-8")
         (new / "report.md").write_text(report.markdown(), encoding="utf-8")
         # A file of an earlier model would be taken for one that is missing now.
@@ -77,9 +81,9 @@ def saved_model_name(options: Options) -> str:
     return f"{options.model.stem}-saved-model"
 
 
-def check_places(options: Options, model: ImageModel) -> None:
+def check_places(options: Options, model: keras.Model) -> None:
     """Raises a ValueError if something that may not be replaced is in the way of what will be written."""
-    names = [file_name(options.model, v, layout) for v in options.variants for layout in layouts_of(model)]
+    names = [file_name(options.model, v, layout) for v in options.variants for layout in exportable(model).layouts]
     for path in (options.out / name for name in (*names, "report.json", "report.md")):
         if path.is_dir():
             raise ValueError(f"Expected {path} to be free, or a file to replace. Received: a folder")
@@ -99,30 +103,24 @@ def shown(file: Written | Missed) -> Written | Missed:
     return file
 
 
-def report_on(
-    model: ImageModel, images: Images, options: Options, files: Sequence[Written | Missed], new: Path
-) -> Report:
-    """Measures what was written, and Flatten + Dense beside it."""
+def report_on(model: keras.Model, images: Images, options: Options, files: Sequence[Written | Missed]) -> Report:
+    """Measures what was written."""
     written = [file for file in files if isinstance(file, Written)]
-    dense = dense_files(model, images, options, new) if written else []
-    contents = [*(file.content for file in written), *(file.content for file in dense)]
-    times: list[float | None] = [None] * len(contents)
-    if options.latency_runs:
-        image = images_of(images.x[:1], shape_of(model), "x")[0]
-        times = [*median_latencies(contents, image, options.latency_runs)]
-    baselines = [dense_facts(file, time) for file, time in zip(dense, times[len(written) :], strict=True)]
-    by_kind = {(facts.variant, facts.batch): facts for facts in baselines}
+    times: list[float | None] = [None] * len(written)
+    if written and options.latency_runs:
+        image = images_of(images.x[:1], exportable(model).image_shape, "x")[0]
+        times = [*median_latencies([file.content for file in written], image, options.latency_runs)]
+    dense = dense_bytes(model) if written else None
     proof = written[0].export.verification if written else None
     return Report(
         model_file=options.model.name,
-        model=model_facts(model, layouts_of(model)),
+        model=model_facts(model),
         source=images.source,
         calibration_images=len(images.calibration),
         verification_images=len(images.x),
         input_scale=options.input_scale,
         keras_accuracy=None if proof is None else proof.keras_accuracy,
         machine=this_machine(),
-        files=tuple(file_facts(file, time, by_kind) for file, time in zip(written, times, strict=False)),
+        files=tuple(file_facts(file, time, dense) for file, time in zip(written, times, strict=True)),
         missed=tuple(file for file in files if isinstance(file, Missed)),
-        dense=tuple(baselines),
     )

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_bilinear.export.files import litert
-from keras_bilinear.export.verification import quantizer
+from keras_bilinear.export import litert, quantizer
 
 CALLS = 10
 """Calls timed at once: few enough that most are never interrupted, and the clock itself does not count."""

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import keras
 
-# This import also registers the classes that files of the package name.
-from keras_bilinear.export.inference_graph import ImageModel
+import keras_bilinear  # noqa: F401  registers the classes that files of the package name
 from keras_bilinear_export.faults import one_line
 
 
-def loaded_model(path: str | os.PathLike[str]) -> ImageModel:
+def loaded_model(path: str | os.PathLike[str]) -> keras.Model:
     """The model that a `.keras` file holds.
 
     Raises:

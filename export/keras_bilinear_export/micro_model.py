@@ -6,9 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_bilinear.export.litert import check_structure, operators, schema, unpacked
-from keras_bilinear.export.metadata import sealed_facts
-from keras_bilinear.export.verification import loaded
+from keras_bilinear.export import checked_facts, litert, loaded
 
 RESOLVER_METHODS = {
     "ADD": "AddAdd",
@@ -75,20 +73,24 @@ def read_model(content: bytes) -> MicroModel:
         ImportError: if ai-edge-litert is not installed.
     """
     # LiteRT verifies the bytes, after what may end it; TensorFlow Lite Micro does not, and crashes on wrong ones.
-    check_structure(content)
+    litert.check_structure(content)
     interpreter = loaded(content, "default")
-    kinds = tuple(dict.fromkeys(operators(content)))
+    kinds = tuple(dict.fromkeys(litert.operators(content)))
     unknown = [kind for kind in kinds if kind not in RESOLVER_METHODS]
     if unknown:
         raise ValueError(f"Expected operators among {', '.join(RESOLVER_METHODS)}. Received: {', '.join(unknown)}")
-    file = unpacked(content)
+    file = litert.unpacked(content)
     check_kind(file)
     image, output = single(interpreter.get_input_details()), single(interpreter.get_output_details())
     shapes = [details["shape_signature"].tolist() for details in (image, output)]
     if [len(shape) for shape in shapes] != [3, 2] or any(shape[0] != 1 for shape in shapes):
         raise ValueError(f"Expected images (1, M, N) and outputs (1, K), batch_size=1. Received: {shapes}")
     (_, M, N), (_, K) = shapes
-    facts = sealed_facts(content)
+    facts = checked_facts(content, K)
+    labels = facts.get("labels")
+    if any("\0" in label for label in labels or ()):
+        raise ValueError(f"Expected `labels` without NUL, which ends a string of C. Received: {labels!r}")
+    low, high = facts.get("input_range", (0.0, 1.0))
     return MicroModel(
         content=content,
         image_size=(M, N),
@@ -96,15 +98,15 @@ def read_model(content: bytes) -> MicroModel:
         image=tensor(image),
         output=tensor(output),
         operators=kinds,
-        input_range=input_range(facts),
-        labels=labels(facts, K),
+        input_range=(low, high),
+        labels=None if labels is None else tuple(labels),
         scratch=cmsis_scratch(file),
     )
 
 
 def check_kind(file: Any) -> None:
     """Raises a ValueError for weights that TensorFlow Lite Micro cannot multiply."""
-    types = schema().TensorType
+    types = litert.schema().TensorType
     if any(tensor.type == types.FLOAT16 for graph in file.subgraphs for tensor in graph.tensors):
         raise unsupported("float16")
     if any((image.type, weights.type) == (types.FLOAT32, types.INT8) for _, image, weights in products(file)):
@@ -142,33 +144,9 @@ def tensor(details: dict[str, Any]) -> Tensor:
     return Tensor(np.dtype(details["dtype"]), np.float32(scale if scale else 1.0), int(zero_point))
 
 
-def input_range(facts: dict[str, Any]) -> tuple[float, float]:
-    """The least and the largest pixel, 0 and 1 unless the file says otherwise."""
-    received = facts.get("input_range") or [0.0, 1.0]
-    try:
-        low, high = (float(end) for end in received)
-    except (TypeError, ValueError):
-        low = high = 0.0
-    if not (np.isfinite([low, high]).all() and low < high):
-        raise ValueError(f"Expected an input_range of two numbers, low < high. Received: {received!r}")
-    return low, high
-
-
-def labels(facts: dict[str, Any], K: int) -> tuple[str, ...] | None:
-    """The names of the classes: K of them, or two if K is 1 and the output is the probability of the second."""
-    received = facts.get("labels")
-    if received is None:
-        return None
-    counts = {1, 2} if K == 1 else {K}
-    strings = isinstance(received, list) and all(isinstance(label, str) for label in received)
-    if not strings or len(received) not in counts or any("\0" in label for label in received):
-        raise ValueError(f"Expected {max(counts)} labels, strings without NUL. Received: {received!r}")
-    return tuple(received)
-
-
 def cmsis_scratch(file: Any) -> int:
     """Bytes of scratch of CMSIS-NN on cores with DSP instructions: its int8 depthwise kernel takes two a weight."""
-    kinds = schema()
+    kinds = litert.schema()
     return max(
         (
             2 * int(np.prod(weights.shape))

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_bilinear.atomic_files import temporary_sibling
+from keras_bilinear.export import temporary_sibling
 from keras_bilinear_export import firmware
 from keras_bilinear_export.arena_probe import STEP, middle
 from keras_bilinear_export.micro_model import MicroModel, read_model

@@ -6,18 +6,14 @@ import platform
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 
-from keras_bilinear.export.verification import KernelReport
+from keras_bilinear.export import KernelReport
 from keras_bilinear_export.choice import choices
 from keras_bilinear_export.exporting import Missed
-from keras_bilinear_export.facts import DenseFacts, FileFacts, ModelFacts
+from keras_bilinear_export.facts import FileFacts, ModelFacts
 from keras_bilinear_export.table import bullets, table
 
 PACKAGES = ("tensorflow", "keras", "ai-edge-litert")
-OF_DENSE = (
-    "Of Dense: bytes over those of Flatten + Dense in float32; times over its time in the same arithmetic,\n"
-    "float32 or whole numbers, when it takes one image a call, and any batch as in Keras' own export."
-)
-
+OF_DENSE = "Of Dense: bytes over those of Flatten + Dense with the same weights in float32."
 ARENA = (
     "Arena: bytes of memory a file works in on TensorFlow Lite Micro, with its reference kernels on this machine."
 )
@@ -35,7 +31,6 @@ class Report:
         keras_accuracy: Fraction of the images that verify; None without labels, or if no file was written.
         machine: Where times were measured.
         files, missed: What was written, and what was not.
-        dense: What it is measured against; empty for networks.
     """
 
     model_file: str
@@ -48,7 +43,6 @@ class Report:
     machine: dict[str, str | int | None]
     files: tuple[FileFacts, ...]
     missed: tuple[Missed, ...]
-    dense: tuple[DenseFacts, ...]
 
     @property
     def choices(self) -> list[str]:
@@ -66,11 +60,9 @@ class Report:
             reasons = [f"{file.variant} {file.layout}: {file.reason}" for file in self.missed]
             parts += ["## Not written", bullets(reasons)]
         if self.files:
-            parts += ["## Files", self.files_table(), OF_DENSE if self.dense else ""]
+            parts += ["## Files", self.files_table(), OF_DENSE if self.files[0].bytes_to_dense else ""]
             parts += [ARENA if any(file.arena for file in self.files) else ""]
             parts += ["## Against Keras", self.differences_table()]
-        if self.dense:
-            parts += ["## Flatten + Dense with the same weights", self.dense_table()]
         if self.files:
             parts += ["## Operators", bullets([f"{file}: {', '.join(file.operators)}" for file in self.files])]
         return "\n\n".join(part for part in parts if part) + "\n"
@@ -96,17 +88,7 @@ class Report:
 
     def files_table(self) -> str:
         """Size and speed."""
-        heads = [
-            "file",
-            "bytes",
-            "of Dense",
-            "weights",
-            "arena",
-            "on XNNPACK",
-            "µs",
-            "of Dense",
-            "of Dense, any batch",
-        ]
+        heads = ["file", "bytes", "of Dense", "weights", "arena", "µs"]
         return table(
             heads,
             [
@@ -116,10 +98,7 @@ class Report:
                     number(file.bytes_to_dense),
                     " ".join(file.weights).lower(),
                     "" if file.arena is None else f"{file.arena:,}",
-                    f"{file.delegated} of {len(file.operators)}",
                     number(file.microseconds),
-                    number(file.time_to_dense),
-                    number(file.time_to_dense_any),
                 ]
                 for file in self.files
             ],
@@ -129,22 +108,6 @@ class Report:
         """Largest and mean |difference|, agreement and accuracy under the default / the reference kernels."""
         heads = ["default / reference kernels", "max difference", "mean difference", "agreement", "accuracy"]
         return table(heads, [[str(file), *differences(file.default, file.reference)] for file in self.files])
-
-    def dense_table(self) -> str:
-        """The files that the ratios above are of."""
-        heads = ["file", "bytes", "on XNNPACK", "µs"]
-        return table(
-            heads,
-            [
-                [
-                    f"{file.variant}, batch {file.batch}",
-                    f"{file.bytes:,}",
-                    f"{file.delegated} of {len(file.operators)}",
-                    number(file.microseconds),
-                ]
-                for file in self.dense
-            ],
-        )
 
 
 def differences(default: KernelReport, reference: KernelReport) -> list[str]:

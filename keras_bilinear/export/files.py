@@ -2,38 +2,25 @@
 
 import math
 import os
-import threading
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
 from keras_bilinear.arguments import positive_integer
 from keras_bilinear.atomic_files import checked_target, is_replaceable, recover, replace_folder, temporary_sibling
 from keras_bilinear.export import float16, litert, metadata
-from keras_bilinear.export.inference_graph import (
-    SIGNATURE,
-    ImageModel,
-    InferenceGraph,
-    check_batch,
-    inference_graph,
-)
-from keras_bilinear.export.quantization import (
-    FLOAT_WEIGHTS,
-    ConversionError,
-    check_loops,
-    checked_mode,
-    checked_representative_data,
-    configure,
-    lowered_for_integers,
-)
+from keras_bilinear.export.calibration import checked_representative_data
+from keras_bilinear.export.converter import FLOAT_WEIGHTS, check_mode, tflite_content
+from keras_bilinear.export.errors import ConversionError
+from keras_bilinear.export.exportable import Exportable
+from keras_bilinear.export.inference_graph import SIGNATURE, InferenceGraph, check_batch, inference_graph
 from keras_bilinear.export.verification import VerificationReport, checked_data, verified
-
-CONVERTING = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -70,7 +57,7 @@ class ExportReport:
         return text if self.verification is None else f"{text}\n{self.verification}"
 
 
-def export_saved_model(model: ImageModel, path: str | os.PathLike[str], output: str = "probabilities") -> None:
+def export_saved_model(model: keras.Model, path: str | os.PathLike[str], output: str = "probabilities") -> None:
     """Writes a SavedModel that `tf.saved_model.load` and TF Serving run without Keras and without this package.
 
     Its signature `serving_default` maps `image` (T, M, N) float32, any T, to `probabilities` or `logits` (T, K).
@@ -87,7 +74,7 @@ def export_saved_model(model: ImageModel, path: str | os.PathLike[str], output: 
         FileNotFoundError: if the parent folder does not exist.
     """
     graph = inference_graph(model, output=output)
-    check_fitted(model)
+    check_fitted(graph.model)
     target = checked_target(path)
     recover(target)
     if target.exists() and not is_replaceable(target):
@@ -99,7 +86,7 @@ def export_saved_model(model: ImageModel, path: str | os.PathLike[str], output: 
 
 
 def export_tflite(
-    model: ImageModel,
+    model: keras.Model,
     path: str | os.PathLike[str],
     quantize: str | None = None,
     layout: str = "factored",
@@ -114,15 +101,17 @@ def export_tflite(
     """Writes a TFLite file with built-in operators only; the same model gives the same bytes.
 
     Its signature `serving_default` maps `image` (batch_size, M, N) to `probabilities` or `logits`
-    (batch_size, K). The runtime does not check the shape of an image: the caller must.
+    (batch_size, K). The runtime does not check the shape of an image: the caller must. Its metadata say, as JSON,
+    what was said here: `quantize`, `input_scale`, `labels`, the range of the pixels, and a seal, a digest of all
+    that is in the file. A file of which nothing is said has none.
 
     Args:
         model: One of the four models of this package, or any functional or sequential Keras model that maps an
             image to scores; built and fitted. What is computed in half precision is written in float32.
         path: The file to write or replace; its folder must exist.
-        quantize: How weights are stored and computed with: None for float32; "float16", half the size; "dynamic",
-            int8 weights and float32 arithmetic; "int8" and "int16x8", int8 weights and whole-number arithmetic on
-            int8 or int16 activations.
+        quantize: How weights are stored and computed with: None for float32; "float16", half the size, for weights
+            whose largest is from 7.6e-06 to 65,504; "dynamic", int8 weights and float32 arithmetic; "int8" and
+            "int16x8", int8 weights and whole-number arithmetic on int8 or int16 activations.
         layout: "factored", the smallest file, or "merged", the fewest multiply-adds. Linear models have no
             factors and are always merged.
         output: "probabilities" or "logits"; of other Keras models, what their last layer gives.
@@ -133,17 +122,19 @@ def export_tflite(
         input_scale: Factor from the file's pixels to the model's, finite and > 0; 1/255 lets a model that was
             trained on 0..1 read raw 0..255. It is multiplied into the weights and costs nothing.
         labels: K names of the classes, or two for a binary model; written into the file's metadata.
-        batch_size: Images a call, >= 1; None for any number, which the web runtime refuses.
+        batch_size: Images a call, 1 to 2^28 / (M N); None for any number, which the web runtime refuses.
         io: Type of the file's images and scores: "float32"; for "int8" also "int8" or "uint8", which raw pixels
             are; for "int16x8" also "int16".
-        validation_data: (x, y) or (x,), held-out images in the file's units: the new file is run on them before it
-            takes its place, and only takes it if it passes every gate of `verify_tflite`.
+        validation_data: (x, y) or (x,), held-out images in the file's units, others are refused: the new file is
+            run on them before it takes its place, and only takes it if it passes every gate of `verify_tflite`.
 
     Returns:
         What was written.
 
     Raises:
-        ValueError: if an argument is wrong, a weight is not finite, or a network needs other operators.
+        ValueError: if an argument is wrong, images are plainly in other units, or a weight is not finite.
+        ConversionError: if files of this kind cannot hold the model: weights beyond float16, loops that cannot be
+            calibrated, other than built-in operators, scores in int8 that are all the same. A ValueError, too.
         VerificationError: if the file misses a gate on `validation_data`; nothing is written then.
         FileNotFoundError: if the folder does not exist.
         ImportError: if ai-edge-litert, which reads the file back, is not installed.
@@ -151,26 +142,21 @@ def export_tflite(
     Warns:
         UserWarning: if "dynamic" left weights in float32, as the converter does with less than 1,024 of them.
     """
-    checked_mode(quantize, io)
-    graph = inference_graph(model, layout, output, input_scale, lowered_for_integers(quantize))
-    check_fitted(model)
-    images = checked_representative_data(representative_data, graph, quantize, input_scale)
-    facts = metadata.facts_of(graph.units, quantize, input_scale, images, labels)
+    check_mode(quantize, io, representative_data)
+    graph = inference_graph(model, layout, output, input_scale, quantized=quantize not in FLOAT_WEIGHTS)
+    source = graph.model
+    check_fitted(source)
+    images = checked_representative_data(representative_data, graph, input_scale)
+    facts = metadata.facts_of(source.units, quantize, input_scale, images, labels)
     batch = None if batch_size is None else positive_integer("batch_size", batch_size)
-    check_batch(batch or 1, graph.image_shape)
-    held_out = None if validation_data is None else checked_data(model, *x_and_y(validation_data))
+    check_batch(batch or 1, source.image_shape)
+    held_out = None if validation_data is None else checked_data(source, *x_and_y(validation_data))
     target = checked_target(path)
     if target.exists() and not target.is_file():
         kind = "a folder" if target.is_dir() else "a device or a pipe"
         raise ValueError(f"Expected `path` to be a file. Received: path={str(path)!r}, {kind}")
-    content = tflite_content(graph, batch, quantize, io, images)
-    if quantize == "float16":
-        float16.check_weights(tflite_content(graph))
-        float16.check_scores(content, graph, images, white=facts.get("input_range", [0.0, 1.0])[1])
-    litert.check_structure(content)
-    if facts:
-        content = metadata.sealed(content, facts)
-    proof = None if held_out is None else verified(content, Path(path), model, *held_out)
+    content = sound_content(graph, batch, quantize, io, images, facts)
+    proof = None if held_out is None else verified(content, Path(path), source, *held_out)
     # Biases, the tensors with one axis, are few and always precise.
     float_parameters = sum(
         math.prod(shape) for kind, shape in litert.stored_weights(content) if kind == "FLOAT32" and len(shape) > 1
@@ -194,33 +180,6 @@ def export_tflite(
     return report
 
 
-def tflite_content(
-    graph: InferenceGraph,
-    batch_size: int | None = 1,
-    quantize: str | None = None,
-    io: str = "float32",
-    images: np.ndarray | None = None,
-) -> bytes:
-    """What the file of a graph holds, but for its metadata."""
-    module, serve = graph.traced(batch_size)
-    check_loops(serve, quantize)
-    converter = tf.lite.TFLiteConverter.from_concrete_functions([serve], module)
-    configure(converter, quantize, io, images, batch_size)
-    try:
-        # One at a time: the filters of warnings belong to the whole process.
-        with CONVERTING, warnings.catch_warnings():
-            # The converter calibrates with an interpreter that TensorFlow itself calls deprecated.
-            warnings.filterwarnings("ignore", r"\s*Warning: tf\.lite\.Interpreter is deprecated")
-            return converter.convert()
-    except Exception as error:  # the converter's own class is not public
-        missing = [line for line in str(error).splitlines() if line.startswith(("TF Select ops:", "Custom ops:"))]
-        if not missing:
-            raise
-        raise ConversionError(
-            f"Expected a network of LiteRT's built-in operators. Received: {missing[0]}"
-        ) from error
-
-
 def x_and_y(validation_data: Any) -> tuple[Any, ...]:
     """(x,) or (x, y), or a ValueError that says what came instead."""
     if not isinstance(validation_data, tuple | list) or not 1 <= len(validation_data) <= 2:
@@ -230,12 +189,33 @@ def x_and_y(validation_data: Any) -> tuple[Any, ...]:
     return tuple(validation_data)
 
 
-def check_fitted(model: ImageModel) -> None:
+def check_fitted(model: Exportable) -> None:
     """Raises a ValueError for a model of this package that gives every image the same scores."""
-    if hasattr(model, "weight_matrices") and not model.weight_matrices().any():
+    if not model.is_fitted:
         raise ValueError(
             "Expected a fitted model. Received: one whose weights are all zero, as before its first fit"
         )
+
+
+def sound_content(
+    graph: InferenceGraph,
+    batch_size: int | None,
+    quantize: str | None,
+    io: str,
+    images: np.ndarray | None,
+    facts: dict[str, Any],
+) -> bytes:
+    """What the file will hold, or a ConversionError for what float16 cannot hold or LiteRT does not survive."""
+    if quantize == "float16":
+        float16.check_weights(tflite_content(graph))
+    content = tflite_content(graph, batch_size, quantize, io, images)
+    if quantize == "float16":
+        float16.check_scores(content, graph, images, white=facts.get("input_range", [0.0, 1.0])[1])
+    try:
+        litert.check_structure(content)
+    except ValueError as error:
+        raise ConversionError(str(error)) from error
+    return metadata.sealed(content, facts) if facts else content
 
 
 def warn_of_float_weights(report: ExportReport) -> None:

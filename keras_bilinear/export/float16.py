@@ -4,10 +4,10 @@ import numpy as np
 import tensorflow as tf
 
 from keras_bilinear.export import litert
+from keras_bilinear.export.errors import ConversionError
+from keras_bilinear.export.float32_copy import HALF_PRECISION
 from keras_bilinear.export.inference_graph import InferenceGraph
-from keras_bilinear.export.quantization import ConversionError
-from keras_bilinear.export.verification import file_scores, loaded
-from keras_bilinear.parts.networks import HALF_PRECISION
+from keras_bilinear.export.interpreter import file_scores, loaded
 
 LARGEST = float(np.finfo("float16").max)
 LEAST = 127 * 2.0**-24
@@ -39,7 +39,7 @@ def multiplies(numbers: np.ndarray, operator: str, place: int) -> bool:
 def check_scores(content: bytes, graph: InferenceGraph, images: np.ndarray | None, white: float) -> None:
     """Raises a ConversionError if the file is far from its graph, on some images or on noise from 0 to `white`."""
     if images is None:
-        images = white * np.random.default_rng(0).uniform(size=(IMAGES, *graph.image_shape)).astype("float32")
+        images = white * np.random.default_rng(0).uniform(size=(IMAGES, *graph.model.image_shape)).astype("float32")
     images = images[:IMAGES]
     expected = graph.squash(graph.scores(tf.constant(images))).numpy()
     difference = np.abs(file_scores(loaded(content, "default"), images) - expected).max()

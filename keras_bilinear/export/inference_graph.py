@@ -1,46 +1,53 @@
 """The float32 graph that is left of a model at inference: rebuilt from its NumPy weights, never the training graph.
 
-Weights are constants, and bilinear forms are lowered as `lowerings` says. Symbols as in `bilinear_math`.
+Weights are constants, and bilinear forms are lowered as `lowerings` says. Symbols as in `maths.bilinear`.
 """
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from keras_bilinear.arguments import one_of, positive
+from keras_bilinear.export.exportable import LAYOUTS, Exportable, as_numpy, exportable
+from keras_bilinear.export.float32_copy import float32_copy
 from keras_bilinear.export.litert import MOST_NUMBERS
 from keras_bilinear.export.lowerings import count, finite_float32, lowered_weights, rounded, scores
 from keras_bilinear.maths.bilinear import Tensor
-from keras_bilinear.models.linear import LinearBaseline
-from keras_bilinear.models.regression import ImageRegression
-from keras_bilinear.parts.layers import BilinearDense, refuse_quantized
-from keras_bilinear.parts.networks import float32_copy, image_shape, units
+from keras_bilinear.parts.layers import BilinearDense
 
-ImageModel: TypeAlias = "ImageRegression | keras.Model"
-LAYOUTS = ("factored", "merged")
 OUTPUTS = ("probabilities", "logits")
 SIGNATURE = "serving_default"
 LEAST_SCALE, LARGEST_SCALE = 1e-30, 1e30
 
 
 class InferenceGraph(NamedTuple):
-    """What is left of a model at inference: images to `scores` (T, K), and those to its output, all in float32."""
+    """What is left of a model at inference: images to `scores` (T, K), and those to its output, all in float32.
 
+    Fields:
+        model: What it was made of.
+        scores: Logits, or of a network what its last layer gives.
+        squash: From those to the output.
+        output: Its name.
+        ends_in_probabilities: Whether `scores` are probabilities already.
+        layout: "factored" or "merged".
+        parameters: How many weights it holds.
+    """
+
+    model: Exportable
     scores: Callable[[Tensor], Tensor]
     squash: Callable[[Tensor], Tensor]
-    image_shape: tuple[int, ...]
-    units: int
     output: str
+    ends_in_probabilities: bool
     layout: str
     parameters: int
 
     def traced(self, batch_size: int | None) -> tuple[tf.Module, Any]:
         """A module and its concrete function `image` -> {output: ...}, for the converter and for saving."""
-        image = tf.TensorSpec((batch_size, *self.image_shape), tf.float32, name="image")
+        image = tf.TensorSpec((batch_size, *self.model.image_shape), tf.float32, name="image")
         module = tf.Module()
         module.serve = tf.function(
             lambda image: {self.output: self.squash(self.scores(image))}, input_signature=[image]
@@ -49,40 +56,43 @@ class InferenceGraph(NamedTuple):
 
 
 def inference_graph(
-    model: ImageModel,
+    model: keras.Model,
     layout: str = "factored",
     output: str = "probabilities",
     input_scale: float | None = None,
     quantized: bool = False,
 ) -> InferenceGraph:
-    """The graph of a checked model, with the input scale multiplied into the weights."""
-    check_model(model)
+    """The graph of a model, with the input scale multiplied into the weights.
+
+    `quantized`: the weights become whole numbers, for which factored models are lowered in another way.
+    """
+    source = exportable(model)
     one_of("layout", layout, LAYOUTS)
     one_of("output", output, OUTPUTS)
     scale = 1.0 if input_scale is None else positive("input_scale", input_scale)
     if not LEAST_SCALE <= scale <= LARGEST_SCALE:
         raise ValueError(f"Expected `input_scale` within float32. Received: input_scale={input_scale!r}")
-    if not isinstance(model, ImageRegression):
-        return network_graph(model, layout, output, scale, quantized)
-    layout = "merged" if isinstance(model, LinearBaseline) else layout
-    weights = model_weights(model, layout, scale)
-    bias = None if model.head.bias is None else finite_float32(as_numpy(model.head.bias))
-    z = scores(weights, bias, quantized)
+    graph = graph_of_ours if source.network is None else graph_of_network
+    return graph(source, layout, output, scale, quantized)
+
+
+def graph_of_ours(
+    model: Exportable, layout: str, output: str, input_scale: float, quantized: bool
+) -> InferenceGraph:
+    """The graph of one of the four models: logits, and what makes probabilities of them."""
+    if model.factors is not None:
+        weights = lowered_weights(*model.factors, layout, input_scale)
+    else:
+        assert model.kernel is not None
+        layout, weights = "merged", (rounded(model.kernel.astype("float64") * input_scale),)
+    bias = None if model.bias is None else finite_float32(model.bias)
+    z, parameters = scores(weights, bias, quantized), count(weights, bias)
     squash = {"logits": tf.identity, "probabilities": tf.sigmoid if model.units == 1 else tf.nn.softmax}[output]
-    parameters = count(weights, bias)
-    return InferenceGraph(z, squash, model.image_size, model.units, output, layout, parameters)
+    return InferenceGraph(model, z, squash, output, False, layout, parameters)
 
 
-def model_weights(model: Any, layout: str, input_scale: float) -> tuple[np.ndarray, ...]:
-    """(A, B), or the kernel (M N, K) that W makes; the scale is in B or W."""
-    if isinstance(model, LinearBaseline):
-        return (rounded(as_numpy(model.head.kernel).astype("float64") * input_scale),)
-    A, B = model.factors()
-    return lowered_weights(A, B, layout, input_scale)
-
-
-def network_graph(
-    network: keras.Model, layout: str, output: str, input_scale: float, quantized: bool
+def graph_of_network(
+    model: Exportable, layout: str, output: str, input_scale: float, quantized: bool
 ) -> InferenceGraph:
     """The graph of a functional Keras model; its bilinear layers are lowered as those of our own models are."""
     bilinear: list[LoweredBilinear] = []
@@ -91,7 +101,7 @@ def network_graph(
         bilinear.append(LoweredBilinear(layer, layout, quantized))
         return bilinear[-1]
 
-    lowered = float32_copy(network, replace)
+    lowered = float32_copy(model.network, replace)
     trainable, others = (
         [constant(variable) for variable in variables]
         for variables in (lowered.trainable_variables, lowered.non_trainable_variables)
@@ -102,16 +112,16 @@ def network_graph(
         # With constants for its variables, which a TFLite file could not read when it runs.
         return lowered.stateless_call(trainable, others, X, training=False)[0]
 
-    check_output(outputs, network, output, input_scale)
+    check_output(outputs, model.image_shape, output, input_scale)
     parameters = lowered.count_params() + sum(layer.parameters for layer in bilinear)
-    return InferenceGraph(outputs, tf.identity, image_shape(network), units(network), output, layout, parameters)
+    return InferenceGraph(model, outputs, tf.identity, output, output == "probabilities", layout, parameters)
 
 
 def check_output(
-    outputs: Callable[[Tensor], Tensor], network: keras.Model, output: str, input_scale: float
+    outputs: Callable[[Tensor], Tensor], image_shape: tuple[int, ...], output: str, input_scale: float
 ) -> None:
     """Raises a ValueError where the scores of some random images are plainly not what `output` says they are."""
-    images = np.random.default_rng(0).uniform(size=(16, *image_shape(network))) / input_scale
+    images = np.random.default_rng(0).uniform(size=(16, *image_shape)) / input_scale
     scores = outputs(tf.constant(images, tf.float32)).numpy()
     within = bool(np.all((scores >= 0) & (scores <= 1)))
     distributions = within and (scores.shape[1] == 1 or np.allclose(scores.sum(axis=1), 1, atol=1e-3))
@@ -140,11 +150,6 @@ class LoweredBilinear(keras.layers.Layer):
         return self.activation(z if len(shape) == 2 else tf.reshape(z, (-1, *shape[1:])))
 
 
-def as_numpy(variable: Any) -> np.ndarray:
-    """The value of a Keras variable, by TensorFlow: NumPy 2 deprecates the `__array__` that Keras gives it."""
-    return variable.value.numpy()
-
-
 def constant(variable: Any) -> Tensor:
     """The present value of a Keras variable.
 
@@ -161,13 +166,3 @@ def check_batch(batch_size: int, image_shape: tuple[int, ...]) -> None:
     if batch_size > most:
         size = " x ".join(map(str, image_shape))
         raise ValueError(f"Expected at most {most:,} images of {size} a call. Received: batch_size={batch_size}")
-
-
-def check_model(model: Any) -> None:
-    """Raises a ValueError unless `model` has weights and maps images to scores."""
-    if isinstance(model, ImageRegression):
-        model._expect_built()
-        return
-    image_shape(model)
-    units(model)
-    refuse_quantized(model)

@@ -9,7 +9,7 @@ Weights are constants, and there are five lowerings:
     merged                      flattened X times W = sum_l a b^T             M N K weights, fewest multiply-adds
 
 Factored lowerings hold L (M + N) K weights, balanced: a_{l,k} and b_{l,k} are alike in size. Symbols as in
-`bilinear_math`.
+`maths.bilinear`.
 """
 
 from collections.abc import Callable
@@ -106,7 +106,7 @@ def scores(weights: tuple[np.ndarray, ...], bias: np.ndarray | None, quantized: 
 
 
 def factored_scores(A: np.ndarray, B: np.ndarray) -> Callable[[Tensor], Tensor]:
-    """FULLY_CONNECTED, RESHAPE, MUL, SUM. The einsums of `bilinear_math` do not convert, not even with Flex."""
+    """FULLY_CONNECTED, RESHAPE, MUL, SUM. The einsums of `maths.bilinear` do not convert, not even with Flex."""
     L, M, K = A.shape
     rows = A.transpose(1, 0, 2).reshape(M * L, K)
     XB = row_products(B)

@@ -9,8 +9,8 @@ import numpy as np
 
 from keras_bilinear.arguments import finite
 from keras_bilinear.export import litert
+from keras_bilinear.export.converter import QUANTIZE
 from keras_bilinear.export.inference_graph import LARGEST_SCALE, LEAST_SCALE
-from keras_bilinear.export.quantization import QUANTIZE
 
 KEYS = {"quantize", "input_scale", "input_range", "labels", "seal"}
 SEAL = re.compile(rb'"seal":"([0-9a-f]{16})"')

@@ -16,7 +16,7 @@ from keras_bilinear.solver.silent_ranks import wake_if_silent
 
 BLOCKS = ("joint", "side", "factor")
 
-MAX_INNER = {"joint": 20, "side": 100, "factor": 100}
+MAX_INNER = {"joint": 5, "side": 100, "factor": 100}
 """Iterations a block takes unless told otherwise; the joint solver renews its curvature after them."""
 
 
@@ -32,7 +32,7 @@ class BlockLineSearch(keras.optimizers.Optimizer):
             or "gradient_descent"; the last with blocks="factor" is the paper to the letter.
         blocks: "factor" moves one a_l or b_l at a time, as the paper does; "side" all ranks of A, then of B;
             "joint", the default and by far the fastest, all factors at once, preconditioned by their curvature.
-        max_inner: Iterations a block may take; by default 100, or 20 for "joint", which then renews the curvature.
+        max_inner: Iterations a block may take; by default 100, or 5 for "joint", which then renews the curvature.
         tolerance: A block has converged when an iteration lowers J by no more than this fraction of J.
 
     Raises:

@@ -9,8 +9,7 @@ from keras import ops
 
 from keras_bilinear.arguments import finite, positive_integer
 from keras_bilinear.data.arrays import class_indices
-from keras_bilinear.export.files import tflite_content
-from keras_bilinear.export.inference_graph import inference_graph
+from keras_bilinear.export import inference_graph, tflite_content
 from keras_bilinear.models.bilinear import BilinearRegression
 from keras_bilinear.models.conversion import checked_size, nearest
 from keras_bilinear.models.linear_sources import LinearSource, gives_logits, source_of

@@ -21,8 +21,7 @@ from keras_bilinear.data.arrays import (
     warn_of_scale,
 )
 from keras_bilinear.data.options import has_parts
-from keras_bilinear.export.files import tflite_content
-from keras_bilinear.export.inference_graph import inference_graph
+from keras_bilinear.export import inference_graph, tflite_content
 from keras_bilinear.maths import bilinear as bm
 from keras_bilinear.maths.bilinear import Factors
 from keras_bilinear.models.bilinear import BilinearRegression

@@ -16,7 +16,14 @@ from keras_bilinear.maths import bilinear as bm
 from keras_bilinear.maths.bilinear import Factors, Samples, Tensor
 from keras_bilinear.maths.penalties import Penalty, couple
 from keras_bilinear.solver.descent import Budget, Direction, Path, Solution, inner, minimise
-from keras_bilinear.solver.preconditioner import Preconditioner, curvature_weights, diagonal, sample, stride
+from keras_bilinear.solver.preconditioner import (
+    Preconditioner,
+    curvature_weights,
+    diagonal,
+    same_total,
+    sample,
+    stride,
+)
 
 
 class Block(NamedTuple):
@@ -59,6 +66,10 @@ class Block(NamedTuple):
         )
 
     def hessian(self, U: Tensor, residual: Tensor, curve: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        """That of Gauss and Newton: nothing bends, for z is affine in U."""
+        return self.gauss_newton(U, curve)
+
+    def gauss_newton(self, U: Tensor, curve: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         """v -> F^T curve(F v) + alpha Q v."""
         return lambda v: self.adjoint(curve(self.forward(v))) + self.penalty_product(v)
 
@@ -82,7 +93,7 @@ class Block(NamedTuple):
         p = bm.probabilities(self._replace(features=F, offset=offset).logits(U))
         Q = ops.diagonal(self.coupling, axis1=0, axis2=1)
         Q = ops.repeat(Q, F.shape[-1] // Q.shape[1], axis=1)
-        c = curvature_weights(p, w, ops.sum(samples.weights))
+        c = curvature_weights(p, same_total(w, samples.weights))
         return self._replace(preconditioner=diagonal(F, c, Q))
 
     def forward(self, U: Tensor) -> Tensor:

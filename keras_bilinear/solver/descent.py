@@ -26,6 +26,12 @@ SLOW = 1e-3
 
 MAX_CG = 25
 """Linear conjugate gradient products per Newton direction, at most."""
+SKETCH_CG, SKETCH_TARGET = 20, 2.5e-3
+"""The same on a sketch, which ends where r^T P r has fallen to this fraction."""
+FIRST_DAMPING, DAMPINGS = 1 / 3, (3e-6, 30.0)
+"""Of a sketch, in terms of that of the preconditioner: at first, and the least and the most."""
+SHORT, LONG = 0.3, 0.8
+"""A step of which a line search takes less asks for more damping, one of which it takes more for less."""
 
 
 class Budget(NamedTuple):
@@ -64,11 +70,37 @@ class Problem(Protocol):
     def hessian(self, U: Tensor, residual: Tensor, curve: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         """v -> H v, given dV/dz = residual and the curvature of V, dz -> d^2V/dz^2 dz."""
 
+    def gauss_newton(self, U: Tensor, curve: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        """The part of `hessian` that is never negative: v -> J_z^T curve(J_z v) and what the penalty adds to it."""
+
     def precondition(self, g: Tensor) -> Tensor:
         """h = P g, an approximation of H^-1 g, positive definite."""
 
     def steepest(self, g: Tensor, h: Tensor) -> Tensor:
         """What steepest descent takes for the gradient: g itself, or h = P g."""
+
+
+class Sketch(NamedTuple):
+    """The same problem on a part of the images, on which Newton's equations are solved without a pass over all.
+
+    Its curvature couples the classes, which P does not. What the part does not tell is left to the damping.
+
+    Fields:
+        problem: On the part of the images.
+        samples: Of these, with the weight of all.
+        damping: Added to the diagonal of the curvature for a trust of 1, shaped like U.
+    """
+
+    problem: Problem
+    samples: Samples
+    damping: Tensor
+
+    def newton_step(self, U: Tensor, g: Tensor, damping: Tensor) -> Tensor:
+        """h = (H + damping)^-1 g with H of Gauss and Newton, by linear conjugate gradient, truncated."""
+        p, weights = probabilities(self.problem.logits(U)), self.samples.weights[:, None]
+        curved = self.problem.gauss_newton(U, lambda dz: weights * covariance_product(p, dz))
+        ridge = damping * self.damping
+        return linear_cg(lambda v: curved(v) + ridge * v, self.problem.precondition, g, SKETCH_CG, SKETCH_TARGET)
 
 
 class Solution(NamedTuple):
@@ -118,7 +150,10 @@ class Step(NamedTuple):
 
 
 class State(NamedTuple):
-    """Of a descent: iterations made, whether it has ended, whether the last one found nothing, the last eta > 0."""
+    """Of a descent: iterations made, whether it has ended, whether the last one found nothing, the last eta > 0.
+
+    `damping` is that of the sketch: more where line searches stop short of its steps, less where they do not.
+    """
 
     iterations: Tensor
     done: Tensor
@@ -126,6 +161,7 @@ class State(NamedTuple):
     point: Point
     last: Step
     eta: Tensor
+    damping: Tensor
 
 
 Direction = Callable[[Problem, Samples, Point, Step], Tensor]
@@ -157,27 +193,44 @@ def newton_cg(problem: Problem, samples: Samples, point: Point, last: Step) -> T
     curvature is not positive.
     """
     start = inner(point.g, point.h)
-    target = ops.minimum(0.25, start / ops.maximum(ops.abs(point.J), 1e-30)) * start
+    fraction = ops.minimum(0.25, start / ops.maximum(ops.abs(point.J), 1e-30))
     weights = samples.weights[:, None]
     product = problem.hessian(
         point.U, samples.residual(point.p), lambda dz: weights * covariance_product(point.p, dz)
     )
+    d = -linear_cg(product, problem.precondition, point.g, MAX_CG, fraction)
+    return ops.where(inner(d, point.g) < 0, d, -point.h)
 
-    def unsolved(i: Tensor, d: Tensor, r: Tensor, rh: Tensor, v: Tensor) -> Tensor:
-        return ops.logical_and(i < MAX_CG, rh > target)
 
-    def improve(i: Tensor, d: Tensor, r: Tensor, rh: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+def linear_cg(
+    product: Callable[[Tensor], Tensor],
+    precondition: Callable[[Tensor], Tensor],
+    g: Tensor,
+    most: int,
+    fraction: Tensor | float,
+) -> Tensor:
+    """h with H h = g for H v = product(v), by preconditioned conjugate gradient from h = 0.
+
+    Truncated after `most` products, where r^T P r has fallen to a `fraction` of what it was, or where the curvature
+    is not positive.
+    """
+    begin = precondition(g)
+    target = fraction * inner(g, begin)
+
+    def unsolved(i: Tensor, h: Tensor, r: Tensor, rp: Tensor, v: Tensor) -> Tensor:
+        return ops.logical_and(i < most, rp > target)
+
+    def improve(i: Tensor, h: Tensor, r: Tensor, rp: Tensor, v: Tensor) -> tuple[Tensor, ...]:
         Hv = product(v)
         curvature = inner(v, Hv)
-        step = ops.where(curvature > 0, rh / curvature, ops.zeros_like(rh))
+        step = ops.where(curvature > 0, rp / curvature, ops.zeros_like(rp))
         r_new = r - step * Hv
-        h_new = problem.precondition(r_new)
-        rh_new = inner(r_new, h_new)
-        return ops.where(curvature > 0, i + 1, MAX_CG), d + step * v, r_new, rh_new, h_new + rh_new / rh * v
+        p_new = precondition(r_new)
+        rp_new = inner(r_new, p_new)
+        return ops.where(curvature > 0, i + 1, most), h + step * v, r_new, rp_new, p_new + rp_new / rp * v
 
-    begin = (ops.zeros((), "int32"), ops.zeros_like(point.g), -point.g, start, -point.h)
-    d = ops.while_loop(unsolved, improve, begin)[1]
-    return ops.where(inner(d, point.g) < 0, d, -point.h)
+    start = (ops.zeros((), "int32"), ops.zeros_like(g), g, inner(g, begin), begin)
+    return ops.while_loop(unsolved, improve, start)[1]
 
 
 DIRECTIONS: dict[str, Direction] = {
@@ -194,17 +247,18 @@ def minimise(
     direction: Direction,
     budget: Budget,
     patience: int = 1,
+    sketch: Sketch | None = None,
 ) -> Solution:
     """Minimises J from U, never raising it (the while loops of Algorithms 1 and 2).
 
     Stops as the `budget` says, or when the gradient vanishes; while all iterations together have lowered J by less
-    than `SLOW` of it, it may make `patience` times as many.
+    than `SLOW` of it, it may make `patience` times as many. With a `sketch`, h is the Newton step it gives.
     A step is taken only if the objective it leads to is finite and not above the present one.
     """
     z = problem.logits(U)
     J = cross_entropy(z, samples.targets, samples.weights) + problem.penalty(U)
-    begin = differentiate(problem, samples, U, z, J)
     nothing, zero = ops.zeros_like(U), ops.zeros_like(J)
+    begin = differentiate(problem, samples, U, z, J, sketch, zero + FIRST_DAMPING)
 
     def unfinished(state: State) -> Tensor:
         slow = SLOW * ops.abs(state.point.J) > begin.J - state.point.J
@@ -218,27 +272,38 @@ def minimise(
         eta, J_new = line_search(path, samples, point.z, point.J, inner(point.g, d))
         moved = ops.logical_and(eta > 0, J_new <= point.J)
         dz = path.dz if path.ddz is None else path.dz + eta * path.ddz
-        after = differentiate(problem, samples, point.U + eta * d, point.z + eta * dz, J_new)
+        damping = adapted(state.damping, eta)
+        after = differentiate(problem, samples, point.U + eta * d, point.z + eta * dz, J_new, sketch, damping)
         kept = Point(*(ops.where(moved, new, old) for new, old in zip(after, point, strict=True)))
         stalled = budget.tolerance * ops.abs(point.J) >= point.J - kept.J
         # Where nothing is found along a direction, the next one owes nothing to it.
         done = ops.logical_and(stalled, ops.logical_or(moved, state.stuck))
         last = Step(point.g, inner(point.g, point.h), d)
         eta = ops.where(moved, eta, state.eta)
-        return (State(state.iterations + 1, done, ops.logical_not(moved), kept, last, eta),)
+        return (State(state.iterations + 1, done, ops.logical_not(moved), kept, last, eta, damping),)
 
     at_rest = ops.equal(ops.norm(begin.g), 0)
-    start = State(ops.zeros((), "int32"), at_rest, ops.zeros((), "bool"), begin, Step(nothing, zero, nothing), zero)
+    still = Step(nothing, zero, nothing)
+    start = State(ops.zeros((), "int32"), at_rest, ops.zeros((), "bool"), begin, still, zero, zero + FIRST_DAMPING)
     (end,) = ops.while_loop(unfinished, iterate, (start,))
     U, z, J, _, g, h = end.point
     return Solution(U, z, begin.J, J, end.eta, ops.norm(g), end.iterations, 0.5 * inner(g, h))
 
 
-def differentiate(problem: Problem, samples: Samples, U: Tensor, z: Tensor, J: Tensor) -> Point:
-    """The gradient at U, from the residual w (p - c) (Eqs. "cost gradient: bsr")."""
+def differentiate(
+    problem: Problem, samples: Samples, U: Tensor, z: Tensor, J: Tensor, sketch: Sketch | None, damping: Tensor
+) -> Point:
+    """The gradient at U, from the residual w (p - c) (Eqs. "cost gradient: bsr"), and h."""
     p = probabilities(z)
     g = problem.gradient(U, samples.residual(p))
-    return Point(U, z, J, p, g, problem.precondition(g))
+    h = problem.precondition(g) if sketch is None else sketch.newton_step(U, g, damping)
+    return Point(U, z, J, p, g, h)
+
+
+def adapted(damping: Tensor, eta: Tensor) -> Tensor:
+    """The damping of the next step, after one of which a line search has taken the part eta."""
+    factor = ops.where(eta < SHORT, 3.0, ops.where(eta > LONG, 1 / 3, 1.0))
+    return ops.clip(damping * ops.cast(factor, damping.dtype), *DAMPINGS)
 
 
 def line_search(path: Path, samples: Samples, z: Tensor, J: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:

@@ -12,9 +12,17 @@ from keras import ops
 
 from keras_bilinear.maths import bilinear as bm
 from keras_bilinear.maths.bilinear import Factors, Samples, Tensor
-from keras_bilinear.maths.penalties import Penalty
-from keras_bilinear.solver.descent import Budget, Direction, Path, Solution, inner, minimise
-from keras_bilinear.solver.preconditioner import Curvature, Preconditioner, curvature, curvature_weights, sample
+from keras_bilinear.maths.penalties import Penalty, couple
+from keras_bilinear.solver.descent import Budget, Direction, Path, Sketch, Solution, inner, minimise, newton_cg
+from keras_bilinear.solver.preconditioner import (
+    SKETCH,
+    Curvature,
+    Preconditioner,
+    curvature,
+    curvature_weights,
+    same_total,
+    sample,
+)
 
 PATIENCE = 3
 """It goes on so many times as long where it is slow: there, the curvature hardly changes."""
@@ -78,14 +86,30 @@ class Joint(NamedTuple):
         G = self.adjoint(residual)
 
         def product(v: Tensor) -> Tensor:
-            vA, vB, vbeta = split(v, self.shape)
-            dz = self.forward(bm.kernel(vA, B) + bm.kernel(A, vB))
-            flat = self.pull_back(U, curve(dz if vbeta is None else dz + vbeta))
+            vA, vB, _ = split(v, self.shape)
             pA, pB = self.R.hessian_product(A, B, vA, vB)
             bent_A, bent_B = pull(G, vA, vB)
-            return flat + join(bent_A + self.alpha * pA, bent_B + self.alpha * pB, self.no_bias())
+            bent = join(bent_A + self.alpha * pA, bent_B + self.alpha * pB, self.no_bias())
+            return self.straight(U, curve, v) + bent
 
         return product
+
+    def gauss_newton(self, U: Tensor, curve: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        """v -> J_z^T curve(J_z v) + alpha Q v, either side with its own Q."""
+        A, B, _ = split(U, self.shape)
+        QA, QB = self.alpha * self.R.coupling(B), self.alpha * self.R.coupling(A)
+
+        def product(v: Tensor) -> Tensor:
+            vA, vB, _ = split(v, self.shape)
+            return self.straight(U, curve, v) + join(couple(QA, vA), couple(QB, vB), self.no_bias())
+
+        return product
+
+    def straight(self, U: Tensor, curve: Callable[[Tensor], Tensor], v: Tensor) -> Tensor:
+        """J_z^T curve(J_z v)."""
+        (A, B, _), (vA, vB, vbeta) = split(U, self.shape), split(v, self.shape)
+        dz = self.forward(bm.kernel(vA, B) + bm.kernel(A, vB))
+        return self.pull_back(U, curve(dz if vbeta is None else dz + vbeta))
 
     def precondition(self, g: Tensor) -> Tensor:
         """P_k g_k for each class."""
@@ -137,9 +161,17 @@ def solve_joint(
     mean = None if factors.bias is None else mean_image(X)
     problem = Joint(X, mean, factors, alpha, penalty, preconditioner)
     U = join(*shifted(factors, mean, 1))
-    solution = minimise(problem, samples, U, direction, budget, PATIENCE)
+    sketch = None if direction is newton_cg else sketch_of(problem, samples, U)
+    solution = minimise(problem, samples, U, direction, budget, PATIENCE, sketch)
     found = shifted(split(solution.parameters, factors), mean, -1)
     return found, Solution(None, *solution[1:])
+
+
+def sketch_of(problem: Joint, samples: Samples, U: Tensor) -> Sketch:
+    """The problem on a part of the images."""
+    X, C, w = sample(problem.X, *samples, most=SKETCH)
+    w = same_total(w, samples.weights)
+    return Sketch(problem._replace(X=X), Samples(C, w), problem.preconditioner.damping_of(U))
 
 
 def mean_image(X: Tensor) -> Tensor:
@@ -160,7 +192,7 @@ def curvature_of(X: Tensor, samples: Samples, factors: Factors, alpha: Tensor, p
     """
     A, B, bias = factors
     X, w = sample(X, samples.weights)
-    c = curvature_weights(bm.probabilities(bm.logits(X, A, B, bias)), w, ops.sum(samples.weights))
+    c = curvature_weights(bm.probabilities(bm.logits(X, A, B, bias)), same_total(w, samples.weights))
     if bias is not None:
         X = X - ops.mean(X, axis=0)  # as `Joint` takes them
     F = ops.concatenate([bm.left_features(X, B), bm.right_features(X, A)], axis=2)

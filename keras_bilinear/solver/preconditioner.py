@@ -42,6 +42,7 @@ class Preconditioner(NamedTuple):
         mass: The sum of c (K, 1).
         lean: S^-1 m / (1 / mass + m^T S^-1 m), (K, D).
         along: S^-1 m / (m^T S^-1 m), (K, D).
+        damping: What was added to the diagonal of S, (K, D).
     """
 
     inverse: Tensor
@@ -49,6 +50,11 @@ class Preconditioner(NamedTuple):
     mass: Tensor
     lean: Tensor
     along: Tensor
+    damping: Tensor
+
+    def damping_of(self, U: Tensor) -> Tensor:
+        """The damping shaped like U, with nothing for a bias."""
+        return ops.pad(ops.transpose(self.damping), ((0, U.shape[0] - self.mean.shape[1]), (0, 0)))
 
     def apply(self, g: Tensor) -> Tensor:
         """P_k g_k for each class; a last row is the bias."""
@@ -77,17 +83,19 @@ class Curvature(NamedTuple):
         scale: (K, D); 0 for parameters that move nothing.
         mean: m (K, D).
         mass: (K, 1).
+        damping: What was added to the diagonal of S, (K, D).
     """
 
     unit: Tensor
     scale: Tensor
     mean: Tensor
     mass: Tensor
+    damping: Tensor
 
     def inverted(self) -> Preconditioner:
         """The preconditioner with the whole of S."""
         inverse = self.scale[:, :, None] * ops.inv(self.unit) * self.scale[:, None, :]
-        return about_the_mean(inverse, self.mean, self.mass)
+        return about_the_mean(inverse, self.mean, self.mass, self.damping)
 
 
 def curvature(F: Tensor, c: Tensor, penalty: Tensor) -> Curvature:
@@ -96,12 +104,13 @@ def curvature(F: Tensor, c: Tensor, penalty: Tensor) -> Curvature:
     varying = F - mean[:, None, :]
     S = ops.matmul(ops.transpose(varying, (0, 2, 1)), c[:, :, None] * varying)
     variance = ops.diagonal(S, axis1=1, axis2=2)
-    damped = variance + damping(variance, ranges(F), mean, mass) + ops.diagonal(penalty, axis1=1, axis2=2)
+    added = damping(variance, ranges(F), mean, mass)
+    damped = variance + added + ops.diagonal(penalty, axis1=1, axis2=2)
     scale = ops.where(damped > NOTHING, ops.rsqrt(ops.maximum(damped, NOTHING)), 0.0)
     one = ops.eye(F.shape[2], dtype=F.dtype)
     # The diagonal is one where anything moves, whatever is added to it.
     unit = scale[:, :, None] * (S + penalty) * scale[:, None, :] * (1 - one) + (1 + FLOOR) * one
-    return Curvature(unit, scale, mean, mass)
+    return Curvature(unit, scale, mean, mass, added)
 
 
 def diagonal(F: Tensor, c: Tensor, penalty: Tensor) -> Preconditioner:
@@ -116,16 +125,18 @@ def diagonal(F: Tensor, c: Tensor, penalty: Tensor) -> Preconditioner:
         mass, shift = moments(varying, c)
         mean = middle + shift
         variance = ops.maximum(ops.matmul(c, ops.square(varying)) - mass * ops.square(shift), 0)
-    damped = (1 + FLOOR) * (variance + damping(variance, ranges(F), mean, mass) + penalty)
+    added = damping(variance, ranges(F), mean, mass)
+    damped = (1 + FLOOR) * (variance + added + penalty)
     inverse = ops.where(damped > NOTHING, 1 / ops.maximum(damped, NOTHING), 0.0)
-    return about_the_mean(inverse, mean, mass)
+    return about_the_mean(inverse, mean, mass, added)
 
 
-def about_the_mean(inverse: Tensor, mean: Tensor, mass: Tensor) -> Preconditioner:
+def about_the_mean(inverse: Tensor, mean: Tensor, mass: Tensor, damping: Tensor) -> Preconditioner:
     """The preconditioner for S^-1, or its diagonal, and m."""
     turned = product(inverse, mean)
     length = dot(mean, turned)
-    return Preconditioner(inverse, mean, mass, turned / (1 / mass + length), turned / ops.maximum(length, NOTHING))
+    lean, along = turned / (1 / mass + length), turned / ops.maximum(length, NOTHING)
+    return Preconditioner(inverse, mean, mass, lean, along, damping)
 
 
 def dot(v: Tensor, u: Tensor) -> Tensor:
@@ -162,19 +173,27 @@ def damping(variance: Tensor, span: Tensor, mean: Tensor, mass: Tensor) -> Tenso
     return DAMPING * typical * square + mass * ops.square(RESOLUTION * mean)
 
 
-def stride(T: Tensor) -> Tensor:
-    """Every how many of T images one is taken for the curvature: a fourth of them, or some 2,048 of very many."""
-    return ops.maximum(ops.maximum(1, ops.minimum(4, T // 1024)), T // 2048)
+CURVATURE, SKETCH = 2048, 4096
+"""So many images are a part of very many, for the curvature and for a sketch."""
 
 
-def sample(*arrays: Tensor) -> tuple[Tensor, ...]:
-    """Evenly spaced images of arrays (T, ...), as the curvature takes them."""
-    chosen = slice(None, None, stride(ops.shape(arrays[0])[0]))
+def stride(T: Tensor, most: int = CURVATURE) -> Tensor:
+    """Every how many of T images one is taken: all of few, a fourth of them, or some `most` of very many."""
+    return ops.maximum(ops.maximum(1, ops.minimum(4, T // 1024)), T // most)
+
+
+def sample(*arrays: Tensor, most: int = CURVATURE) -> tuple[Tensor, ...]:
+    """Evenly spaced images of arrays (T, ...)."""
+    chosen = slice(None, None, stride(ops.shape(arrays[0])[0], most))
     # A slice with a computed stride forgets the static shape.
     return tuple(ops.reshape(array[chosen], (-1, *array.shape[1:])) for array in arrays)
 
 
-def curvature_weights(p: Tensor, w: Tensor, total: Tensor) -> Tensor:
-    """c_k = w p (1 - p) of a sample, (K, S), with w (S,) scaled to the `total` weight of all images."""
-    w = w * total / ops.maximum(ops.sum(w), 1e-30)
+def same_total(w: Tensor, weights: Tensor) -> Tensor:
+    """The weights w (S,) of a sample, scaled to those of all images (T,)."""
+    return w * ops.sum(weights) / ops.maximum(ops.sum(w), 1e-30)
+
+
+def curvature_weights(p: Tensor, w: Tensor) -> Tensor:
+    """c_k = w p (1 - p), (K, S)."""
     return ops.transpose(w[:, None] * (p * (1 - p) + LEAST_CURVATURE))

@@ -5,16 +5,16 @@ import numpy as np
 import pytest
 from ai_edge_litert.interpreter import Interpreter
 
-from keras_bilinear.export.files import export_tflite, litert
-from keras_bilinear.export.verification import VerificationError, verify_tflite
+from keras_bilinear.export import ConversionError, VerificationError, export_tflite, litert, verify_tflite
 from tests.files import random_images, random_model
 
 FACTS = {"labels": ["null", "eins", "zwei £"], "input_range": [0.0, 255.0]}
 
 
-@pytest.fixture
-def plain(tmp_path):
-    return export_tflite(random_model("BSR"), tmp_path / "m.tflite").path.read_bytes()
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    path = tmp_path_factory.mktemp("plain") / "m.tflite"
+    return export_tflite(random_model("BSR"), path).path.read_bytes()
 
 
 def test_metadata_are_read_back_and_change_nothing_else(plain):
@@ -172,6 +172,6 @@ def test_a_network_that_gives_all_images_the_same_score_ends_no_process(tmp_path
     flat = keras.layers.Flatten()(image)
     network = keras.Model(image, keras.layers.Dense(3, kernel_initializer="zeros", activation="softmax")(flat))
     x = np.random.default_rng(0).uniform(size=(40, 7, 5))
-    with pytest.raises(ValueError, match="a soft-max of scores that are all the same"):
+    with pytest.raises(ConversionError, match="a soft-max of scores that are all the same"):
         export_tflite(network, tmp_path / "m.tflite", "int8", representative_data=x)
     assert list(tmp_path.iterdir()) == []

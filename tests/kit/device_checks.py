@@ -39,7 +39,7 @@ def test_probabilities_are_those_of_keras(name):
         assert probability == pytest.approx(likely[t].max(), abs=case["tolerance"])
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", ["logits", "blr", "uint8"])
 def test_the_command_line(name):
     command = [sys.executable, "classify.py", f"{name}.tflite", "image.png", "image.npy", "--json", "--repeat", "3"]
     done = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, check=False)

@@ -18,25 +18,17 @@ from keras_bilinear_export.micro_model import RESOLVER_METHODS, Tensor, read_mod
 from keras_bilinear_export.microcontroller import arena_size, scores, write_firmware
 
 import keras_bilinear as kb
-from keras_bilinear.export.files import litert
+from keras_bilinear.export import litert
 from keras_bilinear.export.litert import operators
-from tests.files import random_model
+from tests.files import least_squares_model, random_model
 
 pytest.importorskip("tflite_micro", reason="needs tflite-micro, whose wheels are for Linux on x86-64")
 
 INTERFACE = Path(__file__).with_name("tflm")
 WARNINGS = ["-std=c++17", "-Wall", "-Wextra", "-Werror"]
-LABELS = ['say "hi"', "new\nline", "é 数 ü1", "back\\slash", "??/", "", "tab\t%d", "7", "8", "9"]
+LABELS = ['say "hi"', "new\nline", "é 数 ü1", "back\\slash", "??/", "/??", "tab\t%d", "7", "8", "9"]
 # One step of an int8 output is 1/256; the runtimes round in different places.
 TWO_STEPS = 2 / 256
-
-
-def trained(kind, rank, x, y):
-    """A model fitted for a moment: its scores are neither all alike nor all certain."""
-    options = {"alpha": 1e-3, "seed": 0}  # without a penalty the scores would grow, and all be certain
-    model = kind(rank, **options) if kind is kb.BilinearLogisticRegression else kind(10, rank, **options)
-    model.fit(x, y, epochs=10, verbose=0)
-    return model
 
 
 def exported(model, images, quantize=None, io="float32"):
@@ -56,8 +48,8 @@ def models(digits):
     """K -> a model of the digits."""
     x, y = digits
     return {
-        10: trained(kb.BilinearSoftmaxRegression, 3, x[:1000], y[:1000]),
-        1: trained(kb.BilinearLogisticRegression, 2, x[y < 2], y[y < 2]),
+        10: least_squares_model(x[:1000], y[:1000], units=10, rank=3),
+        1: least_squares_model(x[y < 2], y[y < 2], units=1, rank=2),
     }
 
 
@@ -130,10 +122,11 @@ def test_float32_files_of_the_library_run(models, digits, tmp_path, K, layout):
 
 def test_int8_on_mnist_loses_no_accuracy_to_speak_of(mnist):
     (x, y), (x_test, y_test) = mnist["train"], mnist["test"]
-    model = trained(kb.BilinearSoftmaxRegression, 4, x[:5000], y[:5000])
+    x_test, y_test = x_test[:3000], y_test[:3000]
+    model = least_squares_model(x[:5000], y[:5000], units=10, rank=4)
     by_keras = np.mean(model.predict(x_test, verbose=0).argmax(axis=1) == y_test)
     on_tflm = np.mean(scores(exported(model, x[:64], "int8", "int8"), x_test).argmax(axis=1) == y_test)
-    assert by_keras > 0.85
+    assert by_keras > 0.7
     assert by_keras - on_tflm <= 0.003
 
 
@@ -215,7 +208,7 @@ PRINT_LABELS = 'for (const char* label : digits_labels) printf("%c%s", 0, label)
 
 @pytest.mark.parametrize(("K", "io", "labels"), [(10, "int8", LABELS), (1, "float32", None)])
 def test_the_sources_hold_the_file_and_its_constants(file, tmp_path, K, io, labels):
-    metadata = {"input_range": [0, 0.1]} if labels is None else {"input_range": [0, 0.1], "labels": labels}
+    metadata = {"input_range": [0, 2.5]} if labels is None else {"input_range": [0, 2.5], "labels": labels}
     content = with_metadata(file(K, "int8", io), **metadata)
     report = write_firmware(content, tmp_path, "digits")
     assert [path.name for path in report.files] == ["model.h", "model.cc", "classify.cc"]
@@ -230,7 +223,7 @@ def test_the_sources_hold_the_file_and_its_constants(file, tmp_path, K, io, labe
     image, output = (details[0] for details in (inputs(content), outputs(content)))
     scales = [each["quantization"] if each["quantization"][0] else (1.0, 0) for each in (image, output)]
     arena = report.arena_bytes + report.scratch_bytes
-    expected = [8, 8, K, arena, *np.float32(scales[0]), *np.float32(scales[1]), 0, np.float32(0.1), 0]
+    expected = [8, 8, K, arena, *np.float32(scales[0]), *np.float32(scales[1]), 0, np.float32(2.5), 0]
     np.testing.assert_array_equal(np.float32(constants.split()), np.float32(expected))
     # CMSIS-NN keeps the 8 x 3 x 10 depthwise weights in 16 bits.
     assert report.scratch_bytes == (480 if K == 10 else 0)
@@ -422,9 +415,11 @@ def test_images_that_do_not_fit(file):
         scores(file(), np.zeros((2, 8, 9)))
 
 
-@pytest.mark.parametrize("labels", [["one"], "abcdefghij", list(range(10)), ["a\0b"] * 10])
-def test_wrong_labels(file, labels):
-    with pytest.raises(ValueError, match="Expected 10 labels, strings without NUL"):
+@pytest.mark.parametrize(
+    ("labels", "message"), [(["one"], "10 different names"), ([*"abcdefghi", "a\0b"], "without NUL")]
+)
+def test_wrong_labels(file, labels, message):
+    with pytest.raises(ValueError, match=f"Expected `labels` .*{message}"):
         read_model(with_metadata(file(), labels=labels))
 
 
@@ -437,10 +432,9 @@ def test_a_file_that_was_changed(models, digits, tmp_path):
         read_model(content.replace(b'"input_range":[0.0,1.0]', b'"input_range":[0.0,9.0]'))
 
 
-@pytest.mark.parametrize("received", [[1, 0], [0], [0, 1, 2], ["a", "b"], [0, float("inf")], 255, {"low": 0}])
-def test_a_wrong_range(file, received):
-    with pytest.raises(ValueError, match="Expected an input_range of two numbers"):
-        read_model(with_metadata(file(), input_range=received))
+def test_a_wrong_range(file):
+    with pytest.raises(ValueError, match="Expected an `input_range` of pixels"):
+        read_model(with_metadata(file(), input_range=[1, 0]))
 
 
 def test_metadata_that_is_none_of_ours(file):

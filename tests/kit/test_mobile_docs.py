@@ -48,22 +48,6 @@ def files(tmp_path_factory):
     return {column: (path, x, p) for column, path in zip(("float32", UINT8, "int8"), paths, strict=True)}
 
 
-@pytest.mark.parametrize("name", ["android", "ios"])
-def test_the_table_is_that_of_real_files(files, name):
-    lines = [line for line in doc(name).splitlines() if line.startswith("|")]
-    header, _, given, returned = ([cell.strip() for cell in line.split("|")[1:-1]] for line in lines)
-    assert header == ["tensor", "float32", UINT8]
-    for column in (1, 2):
-        interpreter = Interpreter(str(files[header[column]][0]))
-        signature = interpreter.get_signature_list()["serving_default"]
-        inputs, outputs = interpreter.get_input_details(), interpreter.get_output_details()
-        for row, side, (tensor,) in ((given, "inputs", inputs), (returned, "outputs", outputs)):
-            (called,) = signature[side]
-            assert row[0] == f"{side[:-1]} 0, `{called}`, shape {tensor['shape'].tolist()}"
-            dtype = np.dtype(tensor["dtype"])
-            assert row[column].lower() == f"{dtype}, {np.prod(tensor['shape']) * dtype.itemsize} bytes"
-
-
 @pytest.mark.parametrize(("name", "file"), [("android", "Tensors.kt"), ("ios", "Tensors.swift")])
 def test_the_fields_of_the_file_format(name, file):
     """The numbers of the fields that the code reads, against the generated reader of the format."""

@@ -1,4 +1,4 @@
-"""How the numbers of a TFLite file are stored, and the images that calibrate the ranges of its activations."""
+"""The images that calibrate the ranges of a file's activations, in whatever form they come."""
 
 import itertools
 from collections.abc import Iterable, Iterator
@@ -7,22 +7,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_bilinear.arguments import one_of
 from keras_bilinear.data.arrays import as_array, check_finite
 from keras_bilinear.export.inference_graph import InferenceGraph
-
-QUANTIZE = (None, "float16", "dynamic", "int8", "int16x8")
-CALIBRATED = ("int8", "int16x8")
-IO = {"int8": ("float32", "int8", "uint8"), "int16x8": ("float32", "int16")}
-"""The types that images and scores of a file may have; every other file takes and gives float32."""
-
-
-class ConversionError(ValueError):
-    """A network has something that files of this kind cannot hold; others may."""
-
-
-FLOAT_WEIGHTS = (None, "float16")
-"""Modes whose weights are floating-point numbers by intent."""
 
 LEAST_IMAGES, MOST_IMAGES, MOST_BATCHES = 32, 512, 8192
 """Images that calibrate as well as hundreds do, those of very many that are taken, evenly spaced, and how many
@@ -31,37 +17,17 @@ UNITS = 16.0
 """Pixels times the input scale that are so many times smaller or larger than 1 may be in other units."""
 SATURATED = 50.0
 """A lead of the first class over the second, in logits, that few models have on half of their images."""
-LOOPS = ("While", "StatelessWhile", "If", "StatelessIf")
 
 
-def lowered_for_integers(quantize: str | None) -> bool:
-    """Whether the weights become whole numbers, for which factored models are lowered in another way."""
-    return quantize not in FLOAT_WEIGHTS
-
-
-def checked_mode(quantize: str | None, io: str) -> None:
-    """Raises a ValueError for a mode that does not exist, or one whose files cannot have such inputs."""
-    if quantize is not None:
-        one_of("quantize", quantize, QUANTIZE[1:])
-    one_of("io", io, IO.get(quantize or "", ("float32",)))
-
-
-def checked_representative_data(
-    data: Any, graph: InferenceGraph, quantize: str | None, input_scale: float | None
-) -> np.ndarray | None:
+def checked_representative_data(data: Any, graph: InferenceGraph, input_scale: float | None) -> np.ndarray | None:
     """The representative images (T, ...) as float32, or a ValueError for any that would give a useless file.
 
     The converter takes them all: without an image it writes a float32 file, and with zeros, or pixels 0..255 in
     place of 0..1, one that guesses.
     """
     if data is None:
-        if quantize in CALIBRATED:
-            raise ValueError(
-                f"Expected `representative_data`, {LEAST_IMAGES} or more images like those the file will see, for "
-                f"quantize={quantize!r}. Received: representative_data=None"
-            )
         return None
-    images = images_of(collected(data, graph.image_shape), graph.image_shape, "representative_data")
+    images = images_of(collected(data, graph.model.image_shape), graph.model.image_shape, "representative_data")
     if len(images) < LEAST_IMAGES:
         raise ValueError(
             f"Expected {LEAST_IMAGES} or more images as `representative_data`. Received: {len(images)}"
@@ -138,9 +104,9 @@ def check_units(images: np.ndarray, graph: InferenceGraph, input_scale: float | 
     if largest <= UNITS:
         return
     z = graph.scores(tf.constant(images)).numpy().astype("float64")
-    if graph.output == "probabilities" and graph.squash is tf.identity:  # a network, which ends in them
-        z = np.log(np.maximum(z, 1e-300)) - (np.log(np.maximum(1 - z, 1e-300)) if graph.units == 1 else 0.0)
-    lead = np.abs(z[:, 0]) if graph.units == 1 else np.diff(np.sort(z, axis=1)[:, -2:])[:, 0]
+    if graph.ends_in_probabilities:
+        z = np.log(np.maximum(z, 1e-300)) - (np.log(np.maximum(1 - z, 1e-300)) if graph.model.units == 1 else 0.0)
+    lead = np.abs(z[:, 0]) if graph.model.units == 1 else np.diff(np.sort(z, axis=1)[:, -2:])[:, 0]
     if np.median(lead) > SATURATED:
         raise ValueError(
             "Expected `representative_data` in the units of the file, and an `input_scale` that leads to those the "
@@ -148,7 +114,7 @@ def check_units(images: np.ndarray, graph: InferenceGraph, input_scale: float | 
         )
 
 
-def calibration(images: np.ndarray, batch_size: int | None) -> Iterator[dict[str, np.ndarray]]:
+def calibration_batches(images: np.ndarray, batch_size: int | None) -> Iterator[dict[str, np.ndarray]]:
     """The images as the converter takes them: the named input, one batch of the file at a time."""
     for start in range(0, len(images), batch_size or 1):
         yield {"image": np.take(images, range(start, start + (batch_size or 1)), axis=0, mode="wrap")}
@@ -157,30 +123,3 @@ def calibration(images: np.ndarray, batch_size: int | None) -> Iterator[dict[str
 def thinned(images: np.ndarray) -> np.ndarray:
     """At most `MOST_IMAGES` of them, evenly spaced."""
     return images[:: max(1, -(-len(images) // MOST_IMAGES))] if images.ndim else images
-
-
-def check_loops(serve: Any, quantize: str | None) -> None:
-    """Raises a ConversionError for loops in a graph that is to be calibrated: they crash the converter."""
-    found = sorted({op.type for op in serve.graph.get_operations()} & set(LOOPS))
-    if quantize in CALIBRATED and found:
-        raise ConversionError(
-            f"Expected a network without loops for quantize={quantize!r}; recurrent layers have none with "
-            f"unroll=True. Received: {', '.join(found)}"
-        )
-
-
-def configure(
-    converter: Any, quantize: str | None, io: str, images: np.ndarray | None, batch_size: int | None
-) -> None:
-    """Sets the options of a converter, built-in operators only."""
-    sets = tf.lite.OpsSet
-    if quantize is None:
-        return
-    converter.optimizations = [tf.lite.Optimize.DEFAULT]
-    if quantize == "float16":
-        converter.target_spec.supported_types = [tf.float16]
-    if quantize in CALIBRATED and images is not None:
-        converter.representative_dataset = lambda: calibration(images, batch_size)
-        integers = sets.EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8
-        converter.target_spec.supported_ops = [sets.TFLITE_BUILTINS_INT8 if quantize == "int8" else integers]
-        converter.inference_input_type = converter.inference_output_type = tf.as_dtype(io)

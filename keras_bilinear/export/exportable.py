@@ -1,0 +1,95 @@
+"""What the export asks of a model, answered once: of one of our four, or of a network of Keras layers."""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_bilinear.export.float32_copy import computes_in_float32, float32_copy
+from keras_bilinear.maths import bilinear as bm
+from keras_bilinear.models.bilinear import BilinearRegression
+from keras_bilinear.models.regression import ImageRegression
+from keras_bilinear.parts.layers import BilinearDense, refuse_quantized
+from keras_bilinear.parts.networks import image_shape, is_functional, units
+
+LAYOUTS = ("factored", "merged")
+BATCH = 256
+"""Images a call where nothing says how many."""
+
+
+@dataclass(frozen=True)
+class Exportable:
+    """A built model that maps an image to scores.
+
+    Attributes:
+        image_shape: The shape of one image.
+        units: K.
+        layouts: Those that make different files: only "merged" where nothing has factors.
+        is_fitted: False for one of our models that gives every image the same scores.
+        keras_scores: Images (T, ...) and the name of an output -> what a file must return, (T, K).
+        factors: A (L, M, K) and B (L, N, K) of one of our bilinear models.
+        kernel: (M N, K), of one of our linear models.
+        bias: (K,), if one of our models has one.
+        network: The model, if it is none of ours: a functional one, whose scores are what its last layer gives.
+    """
+
+    image_shape: tuple[int, ...]
+    units: int
+    layouts: tuple[str, ...]
+    is_fitted: bool
+    keras_scores: Callable[[np.ndarray, str], np.ndarray]
+    factors: tuple[np.ndarray, np.ndarray] | None = None
+    kernel: np.ndarray | None = None
+    bias: np.ndarray | None = None
+    network: keras.Model | None = None
+
+
+def exportable(model: Any) -> Exportable:
+    """The answers of a model, or a ValueError unless it has weights and maps images to scores."""
+    if not isinstance(model, ImageRegression):
+        shape, K = image_shape(model), units(model)
+        refuse_quantized(model)
+        layouts = LAYOUTS if has_bilinear_layers(model) else LAYOUTS[1:]
+        return Exportable(shape, K, layouts, True, functools.partial(scores_of_network, model), network=model)
+    W, bias, is_bilinear = model.weight_matrices(), model.head.bias, isinstance(model, BilinearRegression)
+    return Exportable(
+        model.image_size,
+        model.units,
+        layouts=LAYOUTS if is_bilinear else LAYOUTS[1:],
+        is_fitted=bool(W.any()),
+        keras_scores=functools.partial(scores_of_ours, model),
+        factors=model.factors() if is_bilinear else None,
+        kernel=None if is_bilinear else as_numpy(model.head.kernel),
+        bias=None if bias is None else as_numpy(bias),
+    )
+
+
+def has_bilinear_layers(network: keras.Model) -> bool:
+    """Whether a layer of the network, or of one within, is lowered; not those of other layers and models."""
+    return any(
+        has_bilinear_layers(layer) if is_functional(layer) else type(layer) is BilinearDense
+        for layer in network.layers
+    )
+
+
+def scores_of_ours(model: Any, X: np.ndarray, output: str) -> np.ndarray:
+    """`predict`, or the logits under it; for half precision in that of the variables, as the file is."""
+    if output == "probabilities" and model.compute_dtype in ("float32", "float64"):
+        return model.predict(X, batch_size=BATCH, verbose=0)
+    z = model.logits(ops.convert_to_tensor(X, dtype=model._solver_dtype))
+    return ops.convert_to_numpy(z if output == "logits" else bm.probabilities(z))
+
+
+def scores_of_network(network: keras.Model, X: np.ndarray, _: str) -> np.ndarray:
+    """`predict`, in float32."""
+    precise = network if computes_in_float32(network) else float32_copy(network)
+    return precise.predict(X, batch_size=BATCH, verbose=0)
+
+
+def as_numpy(variable: Any) -> np.ndarray:
+    """The value of a Keras variable, by TensorFlow: NumPy 2 deprecates the `__array__` that Keras gives it."""
+    return variable.value.numpy()
