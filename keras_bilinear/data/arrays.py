@@ -9,8 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from keras_bilinear.arguments import finite
-from keras_bilinear.parts.layers import is_compatible, matrix_shape
 from keras_bilinear.parts.losses import ROUNDING
+from keras_bilinear.parts.matrices import is_compatible, matrix_shape
 
 
 class Batch(NamedTuple):

@@ -13,7 +13,8 @@ from keras_bilinear.export.float32_copy import computes_in_float32, float32_copy
 from keras_bilinear.maths import bilinear as bm
 from keras_bilinear.models.bilinear import BilinearRegression
 from keras_bilinear.models.regression import ImageRegression
-from keras_bilinear.parts.layers import BilinearDense, refuse_quantized
+from keras_bilinear.parts.layers import BilinearDense
+from keras_bilinear.parts.layers_within import refuse_quantized
 from keras_bilinear.parts.networks import image_shape, is_functional, units
 
 LAYOUTS = ("factored", "merged")

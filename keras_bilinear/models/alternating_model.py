@@ -5,7 +5,7 @@ from typing import Any
 import keras
 
 from keras_bilinear.models.alternation import AlternatingTraining
-from keras_bilinear.parts.layers import bilinear_layers
+from keras_bilinear.parts.layers_within import bilinear_layers
 from keras_bilinear.parts.losses import check_from_logits, losses_by_output
 from keras_bilinear.parts.optimizers import BlockLineSearch
 

@@ -20,7 +20,8 @@ from keras_bilinear.monitoring.fit_record import FitRecord
 from keras_bilinear.monitoring.model_in_words import summary_lines
 from keras_bilinear.monitoring.progress import tell
 from keras_bilinear.monitoring.report import ConvergenceReport, report_of
-from keras_bilinear.parts.layers import SMALL_FILES, bilinear_layers, named_layers
+from keras_bilinear.parts.layers import SMALL_FILES
+from keras_bilinear.parts.layers_within import bilinear_layers, named_layers
 from keras_bilinear.parts.log_names import logs_of_step
 from keras_bilinear.parts.optimizers import BlockLineSearch, inner_optimizer
 from keras_bilinear.parts.schedule import BlockSchedule

@@ -22,7 +22,7 @@ from keras_bilinear.data.options import Forms, checked_numbers, checked_options
 from keras_bilinear.models.alternation import AlternatingTraining
 from keras_bilinear.models.fitting import refuse_frozen, refuse_replicas
 from keras_bilinear.models.full_batch import refuse_change
-from keras_bilinear.parts.layers import refuse_quantized
+from keras_bilinear.parts.layers_within import refuse_quantized
 
 if TYPE_CHECKING:
     Host = AlternatingTraining

@@ -13,7 +13,8 @@ from keras_bilinear.maths.bilinear import Samples, Tensor
 from keras_bilinear.models.alternation import AlternatingTraining
 from keras_bilinear.models.checked_calls import CheckedCalls
 from keras_bilinear.models.full_batch import exact_options, exact_step
-from keras_bilinear.parts.layers import as_matrices, expect_floating, matrix_shape, refuse_quantized, shape_of
+from keras_bilinear.parts.layers import expect_floating
+from keras_bilinear.parts.layers_within import refuse_quantized
 from keras_bilinear.parts.losses import (
     Accuracy,
     CrossEntropy,
@@ -23,6 +24,7 @@ from keras_bilinear.parts.losses import (
     targets,
     the_only_loss,
 )
+from keras_bilinear.parts.matrices import as_matrices, matrix_shape, shape_of
 from keras_bilinear.parts.optimizers import BlockLineSearch
 from keras_bilinear.solver.descent import Solution
 from keras_bilinear.stopping.certificate import Certificate, certificate

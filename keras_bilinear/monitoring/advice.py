@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from keras_bilinear.monitoring.fit_record import FitRecord
-from keras_bilinear.parts.layers import bilinear_layers
+from keras_bilinear.parts.layers_within import bilinear_layers
 from keras_bilinear.parts.model_protocol import BlockModel
 from keras_bilinear.stopping.convergence import ADVICE_IF_STALLED, remedy
 

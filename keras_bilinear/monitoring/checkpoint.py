@@ -18,7 +18,7 @@ from keras_bilinear.monitoring.checkpoint_file import (
 )
 from keras_bilinear.monitoring.progress import tell
 from keras_bilinear.monitoring.same_fit import OF_THE_FIT, arrays_among, digest_of, expect_settings, settings_of
-from keras_bilinear.parts.layers import bilinear_layers
+from keras_bilinear.parts.layers_within import bilinear_layers
 from keras_bilinear.parts.model_protocol import BlockModel, is_linear
 
 LEFT: weakref.WeakKeyDictionary[keras.Model, tuple[str, str]] = weakref.WeakKeyDictionary()

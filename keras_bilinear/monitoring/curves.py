@@ -13,7 +13,8 @@ from keras_bilinear.monitoring.fit_facts import heads_of
 from keras_bilinear.monitoring.model_in_words import comparison
 from keras_bilinear.monitoring.pictures import mosaic
 from keras_bilinear.parts import log_names as log
-from keras_bilinear.parts.layers import BilinearDense, named_layers, parameter_count
+from keras_bilinear.parts.layers import BilinearDense
+from keras_bilinear.parts.layers_within import named_layers, parameter_count
 from keras_bilinear.parts.model_protocol import BlockModel
 from keras_bilinear.parts.optimizers import inner_optimizer
 from keras_bilinear.stopping.certificate import Certificate, effective_ranks

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_bilinear.maths.penalties import Penalty, Ridge
-from keras_bilinear.parts.layers import named_layers
+from keras_bilinear.parts.layers_within import named_layers
 from keras_bilinear.parts.model_protocol import BlockModel, is_linear
 from keras_bilinear.parts.optimizers import BlockLineSearch, inner_optimizer
 

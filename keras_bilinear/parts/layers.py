@@ -5,7 +5,6 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 from keras import ops
 
 from keras_bilinear.arguments import boolean, plain_text, positive_integer
@@ -13,8 +12,8 @@ from keras_bilinear.maths import bilinear as bm
 from keras_bilinear.maths.bilinear import Tensor
 from keras_bilinear.maths.penalties import Penalty
 from keras_bilinear.parts.initializers import OrthogonalizedUniform
+from keras_bilinear.parts.matrices import as_matrices, has_channel, matrix_shape
 
-LARGEST_COLOUR_AXIS = 4
 PRECISIONS = {"float16", "bfloat16", "float32", "float64"}
 SMALL_FILES = '`export_tflite(model, path, quantize="int8")` writes a small file of whole numbers'
 
@@ -261,97 +260,3 @@ class LayerPenalty(keras.regularizers.Regularizer):
     def __call__(self, factor: Tensor) -> Tensor:
         # Keras adds losses up in floatx, whatever the layer's own dtype.
         return ops.cast(self.layer.penalty(), keras.config.floatx())
-
-
-def bilinear_layers(model: keras.Model) -> list[BilinearDense]:
-    """The built bilinear layers of a model, those within other layers and models included, in order."""
-    owners = (getattr(weight, "bilinear_layer", None) for weight in model.weights)
-    return list(dict.fromkeys(layer for layer in owners if layer is not None))
-
-
-def named_layers(model: keras.Model) -> dict[str, BilinearDense]:
-    """The bilinear layers by name; those of models within the model may have one name, and are numbered then."""
-    named: dict[str, BilinearDense] = {}
-    for layer in bilinear_layers(model):
-        name, number = layer.name, 2
-        while name in named:
-            name, number = f"{layer.name}_{number}", number + 1
-        named[name] = layer
-    return named
-
-
-def refuse_quantized(model: keras.Model) -> None:
-    """Raises a ValueError if Keras' `quantize` has changed a layer of the model, however deep, or LoRA its `head`.
-
-    Known by their variables: codes in whole numbers of 8 bits, or for float8 records of the largest values.
-    """
-    codes = (v for v in model.variables if v.dtype in ("int8", "uint8") or v.name.endswith("amax_history"))
-    found = [f"{variable.path}, quantised by Keras" for variable in codes]
-    if getattr(getattr(model, "head", None), "lora_enabled", False):
-        found.append("weights under LoRA")
-    if model.quantization_mode is not None:
-        found.append(f"the dtype policy {model.dtype_policy.name}")
-    if found:
-        raise ValueError(f"Expected floating-point weights as fitted; {SMALL_FILES}. Received: {found[0]}")
-
-
-def parameter_count(model: keras.Model) -> int:
-    """How many numbers training determines."""
-    return sum(int(np.prod(variable.shape)) for variable in model.trainable_variables)
-
-
-def has_channel(shape: tuple[int | None, ...]) -> bool:
-    """Whether a trailing axis of size one is a channel axis: (..., M, N, 1) with at least one leading axis."""
-    return len(shape) >= 4 and shape[-1] == 1
-
-
-def as_matrices(X: Tensor, size: tuple[int, int]) -> Tensor:
-    """X (..., M, N) from that or from (..., M, N, 1), with matrices of `size`, none of them lost or won.
-
-    What is known when a graph is traced is checked then, the rest as the graph runs: Keras relaxes the shapes of
-    what it has traced, to an unknown rank once it has seen both forms.
-
-    Raises:
-        ValueError: if the shape is known to be another.
-        tf.errors.InvalidArgumentError: if that comes to light as a graph runs.
-    """
-    shape = shape_of(X)
-    if shape is None or (len(shape) == 4 and shape[3] is None and is_compatible(shape[1:3], size)):
-        tf.debugging.assert_less_equal(tf.rank(X), 4, "Expected images of shape (T, M, N) or (T, M, N, 1)")
-        X, shape = tf.reshape(X, tf.shape(X)[:3]), (None, None, None)  # fails for more than one channel
-    if has_channel(shape):
-        X, shape = ops.squeeze(X, axis=-1), shape[:-1]
-    if len(shape) < 3 or not is_compatible(shape[-2:], size):
-        M, N = size
-        raise ValueError(
-            f"Expected images of {M} x {N}, as built: input of shape (..., {M}, {N}) or (..., {M}, {N}, 1). "
-            f"Received: input of shape {shape}"
-        )
-    return X if shape[-2:] == size else tf.ensure_shape(X, (*shape[:-2], *size))
-
-
-def shape_of(X: Tensor) -> tuple[int | None, ...] | None:
-    """The shape of an array as far as it is known; None where not even the rank is."""
-    return None if getattr(X.shape, "rank", 0) is None else tuple(X.shape)
-
-
-def is_compatible(shape: tuple[int | None, ...], size: tuple[int, ...]) -> bool:
-    """Whether a shape may turn out to be `size`."""
-    return len(shape) == len(size) and all(d in (None, s) for d, s in zip(shape, size, strict=True))
-
-
-def matrix_shape(shape: tuple[int | None, ...]) -> tuple[int, int]:
-    """(M, N) of a batch of matrices, or a ValueError that says what was received."""
-    received = f"Received: input of shape {tuple(shape)}"
-    if len(shape) < 3:
-        raise ValueError(f"Expected a batch of matrices (..., M, N) or (..., M, N, 1). {received}")
-    M, N = shape[-3:-1] if has_channel(shape) else shape[-2:]
-    if len(shape) == 4 and shape[-1] is not None and 1 < shape[-1] <= LARGEST_COLOUR_AXIS:
-        raise ValueError(
-            "Expected a batch of matrices (..., M, N) or (..., M, N, 1); this looks like images with "
-            f"{shape[-1]} channels, and a bilinear form takes one matrix. Lay the channels side by side, "
-            f"`x.reshape(*x.shape[:2], -1)`, or take their mean, `x.mean(axis=-1)`. {received}"
-        )
-    if not M or not N:
-        raise ValueError(f"Expected known, non-zero numbers of rows and columns. {received}")
-    return int(M), int(N)

@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_bilinear.maths.bilinear import Tensor
-from keras_bilinear.parts.layers import shape_of
+from keras_bilinear.parts.matrices import shape_of
 
 ROUNDING = 1e-3
 """What the probabilities of an image may sum to beside 1; they are divided by their sum."""

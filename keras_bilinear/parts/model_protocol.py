@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 from keras_bilinear.maths.bilinear import Tensor
-from keras_bilinear.parts.layers import bilinear_layers
+from keras_bilinear.parts.layers_within import bilinear_layers
 from keras_bilinear.parts.schedule import BlockSchedule
 
 

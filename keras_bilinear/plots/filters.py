@@ -10,7 +10,7 @@ from keras import ops
 from keras_bilinear.maths import bilinear as bm
 from keras_bilinear.models.bilinear import BilinearRegression
 from keras_bilinear.models.regression import ImageRegression
-from keras_bilinear.parts.layers import parameter_count
+from keras_bilinear.parts.layers_within import parameter_count
 from keras_bilinear.plots.sheets import BLUE, GREEN, ORANGE, PINK, SKY, VERMILION, empty_figure, saved
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_bilinear import BilinearDense, OrthogonalizedUniform
 from keras_bilinear.maths import penalties
-from keras_bilinear.parts.layers import bilinear_layers
+from keras_bilinear.parts.layers_within import bilinear_layers
 from tests import reference
 
 
