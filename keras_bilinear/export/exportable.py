@@ -49,7 +49,7 @@ class Exportable:
     network: keras.Model | None = None
 
 
-def exportable(model: Any) -> Exportable:
+def exportable(model: keras.Model) -> Exportable:
     """The answers of a model, or a ValueError unless it has weights and maps images to scores."""
     if not isinstance(model, ImageRegression):
         shape, K = image_shape(model), units(model)
@@ -77,7 +77,7 @@ def has_bilinear_layers(network: keras.Model) -> bool:
     )
 
 
-def scores_of_ours(model: Any, X: np.ndarray, output: str) -> np.ndarray:
+def scores_of_ours(model: ImageRegression, X: np.ndarray, output: str) -> np.ndarray:
     """`predict`, or the logits under it; for half precision in that of the variables, as the file is."""
     if output == "probabilities" and model.compute_dtype in ("float32", "float64"):
         return model.predict(X, batch_size=BATCH, verbose=0)

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import keras
 import numpy as np
@@ -44,7 +44,18 @@ class LinearSource(NamedTuple):
     loss: Any = None
 
 
-def source_of(model: Any) -> LinearSource:
+class LinearClassifier(Protocol):
+    """What is read of a fitted linear classifier of scikit-learn."""
+
+    coef_: np.ndarray
+    intercept_: np.ndarray
+    classes_: np.ndarray
+
+    def predict_proba(self, X: np.ndarray) -> np.ndarray:
+        """(T, K)."""
+
+
+def source_of(model: keras.Model | keras.layers.Dense | LinearClassifier) -> LinearSource:
     """What `compress` takes, as a source, or a ValueError that says what was received."""
     return scikit_learn_source(model) if hasattr(model, "coef_") else keras_source(model)
 
@@ -122,7 +133,7 @@ def size_of(shape: tuple[int | None, ...] | None) -> Any:
 # scikit-learn ---------------------------------------------------------------------------------------------------
 
 
-def scikit_learn_source(model: Any) -> LinearSource:
+def scikit_learn_source(model: LinearClassifier) -> LinearSource:
     """A fitted linear classifier that knows probabilities, as `LogisticRegression`.
 
     Raises:
