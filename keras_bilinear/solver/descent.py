@@ -291,7 +291,13 @@ def minimise(
 
 
 def differentiate(
-    problem: Problem, samples: Samples, U: Tensor, z: Tensor, J: Tensor, sketch: Sketch | None, damping: Tensor
+    problem: Problem,
+    samples: Samples,
+    U: Tensor,
+    z: Tensor,
+    J: Tensor,
+    sketch: Sketch | None = None,
+    damping: Tensor | float = FIRST_DAMPING,
 ) -> Point:
     """The gradient at U, from the residual w (p - c) (Eqs. "cost gradient: bsr"), and h."""
     p = probabilities(z)

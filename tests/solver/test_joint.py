@@ -8,9 +8,18 @@ from keras import ops
 from keras_bilinear.maths import bilinear as bm
 from keras_bilinear.maths import penalties
 from keras_bilinear.maths.bilinear import Factors, Samples
-from keras_bilinear.solver.descent import DIRECTIONS, Budget, differentiate
-from keras_bilinear.solver.joint import Joint, curvature_of, join, mean_image, shifted, solve_joint, split
-from keras_bilinear.solver.preconditioner import curvature, stride
+from keras_bilinear.solver.descent import DAMPINGS, DIRECTIONS, Budget, adapted, differentiate
+from keras_bilinear.solver.joint import (
+    Joint,
+    curvature_of,
+    join,
+    mean_image,
+    shifted,
+    sketch_of,
+    solve_joint,
+    split,
+)
+from keras_bilinear.solver.preconditioner import SKETCH, curvature, stride
 from tests import reference
 from tests.problems import one_hot, planted
 
@@ -175,3 +184,60 @@ def test_differentiate_gives_the_gradient_of_the_problem():
     case = Case(penalties.Sum)
     point = differentiate(case.problem, case.samples, case.U, case.problem.logits(case.U), ops.zeros((), "float64"))
     np.testing.assert_allclose(np.asarray(point.g), case.gradient(case.U))
+
+
+def gauss_newton_matrix(case):
+    """sum_t w_t J_t^T (diag p - p p^T) J_t + alpha Q of either side, dense, by Jacobians of the logits."""
+    U = np.asarray(case.U)
+    step = 1e-6
+    units = np.eye(U.size).reshape(-1, *U.shape)
+    z = [
+        (np.asarray(case.problem.logits(U + step * e)) - np.asarray(case.problem.logits(U - step * e))) / (2 * step)
+        for e in units
+    ]
+    J = np.stack(z, axis=-1)  # (T, K, D K)
+    p, w = np.asarray(bm.probabilities(case.problem.logits(case.U))), np.asarray(case.samples.weights)
+    middle = np.einsum("tk,kj->tkj", p, np.eye(p.shape[1])) - np.einsum("tk,tj->tkj", p, p)
+    H = np.einsum("t,tka,tkj,tjb->ab", w, J, middle, J)
+    A, B, _ = split(case.U, case.factors)
+
+    def bent(v):
+        vA, vB, _ = split(ops.convert_to_tensor(v), case.factors)
+        QA, QB = penalties.couple(case.penalty.coupling(B), vA), penalties.couple(case.penalty.coupling(A), vB)
+        none = None if case.factors.bias is None else ops.zeros_like(case.factors.bias)
+        return ALPHA * np.asarray(join(QA, QB, none)).ravel()
+
+    return H + np.stack([bent(e) for e in units], axis=1)
+
+
+@cases
+def test_a_sketch_of_all_images_gives_the_newton_step(penalty, K, bias, monkeypatch):
+    monkeypatch.setattr("keras_bilinear.solver.descent.SKETCH_CG", 500)
+    monkeypatch.setattr("keras_bilinear.solver.descent.SKETCH_TARGET", 1e-20)
+    case = Case(penalty, K=K, bias=bias, T=24)
+    sketch = sketch_of(case.problem, case.samples, case.U)
+    g = np.random.default_rng(3).normal(size=case.U.shape)
+    ridge = 0.7 * np.asarray(sketch.damping)
+    expected = np.linalg.solve(gauss_newton_matrix(case) + np.diag(ridge.ravel()), g.ravel())
+    given = sketch.newton_step(case.U, ops.convert_to_tensor(g), ops.convert_to_tensor(0.7, dtype="float64"))
+    np.testing.assert_allclose(np.asarray(given).ravel(), expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
+    if bias:
+        assert not ridge[-1].any(), "a bias is free"
+
+
+def test_a_sketch_is_a_part_of_many_images_with_the_weight_of_all():
+    case = Case(penalties.Product, T=4096)
+    sketch = sketch_of(case.problem, case.samples, case.U)
+    assert len(sketch.problem.X) == 4096 // int(stride(4096, SKETCH)) < 4096
+    assert float(ops.sum(sketch.samples.weights)) == pytest.approx(float(ops.sum(case.samples.weights)))
+    g = ops.convert_to_tensor(case.gradient(case.U))
+    for damping in (1e-3, 1.0):
+        step = sketch.newton_step(case.U, g, ops.convert_to_tensor(damping, dtype="float64"))
+        assert float(ops.sum(g * step)) > 0, "downhill"
+
+
+def test_damping_grows_where_line_searches_stop_short_and_never_leaves_its_range():
+    one = ops.ones((), "float64")
+    assert [float(adapted(one, eta * one)) for eta in (0.1, 0.5, 0.9)] == pytest.approx([3.0, 1.0, 1 / 3])
+    assert float(adapted(DAMPINGS[1] * one, 0 * one)) == DAMPINGS[1]
+    assert float(adapted(DAMPINGS[0] * one, one)) == pytest.approx(DAMPINGS[0])
