@@ -8,7 +8,7 @@ import numpy as np
 from keras_bilinear.monitoring.fit_record import FitRecord
 from keras_bilinear.parts.layers_within import bilinear_layers
 from keras_bilinear.parts.model_protocol import BlockModel
-from keras_bilinear.stopping.convergence import ADVICE_IF_STALLED, remedy
+from keras_bilinear.stopping.convergence import advice_if_stalled, remedy
 
 STILL_FALLING = 1e-5
 """A sweep that lowers J by more than this fraction of it has not converged: `BlockConvergence` would go on."""
@@ -47,7 +47,7 @@ def of_convergence(record: FitRecord, model: BlockModel) -> Iterator[str]:
         before = " before it converged" if judgement else ""
         yield f"The fit was broken off{before}. Call `fit` again: it goes on from here."
     elif judgement and judgement.stalled:
-        yield f"The fit has {judgement.reason}. In such a fit {ADVICE_IF_STALLED}."
+        yield f"The fit has {judgement.reason}. In such a fit {advice_if_stalled(record.is_exact)}."
     elif judgement and record.was_stopped:
         yield "The fit had not converged when another callback stopped it."
     elif judgement and judgement.grows_ranks:

@@ -150,13 +150,19 @@ class BlockConvergence(keras.callbacks.Callback):
     def explanation(self) -> str:
         """Why the fit has not converged, and what to do."""
         if self.stalled:
-            return f"it has {self.reason}. In such a fit {ADVICE_IF_STALLED}."
+            return f"it has {self.reason}. In such a fit {advice_if_stalled(self.model.is_exact)}."
         if self.certificate is not None:
             return f"{self.reason}. {remedy(self.certificate)}"
         return (
             f"the epochs ran out before a sweep improved J by less than {self.rtol:g} of it. Give `fit` more "
             "epochs, or a larger `rtol`."
         )
+
+
+def advice_if_stalled(is_exact: bool) -> str:
+    """What may help, in either regime."""
+    slow = "gradient steps may creep: try another learning rate, a smaller `rtol`, or BlockLineSearch; and "
+    return ADVICE_IF_STALLED if is_exact else slow + ADVICE_IF_STALLED
 
 
 def remedy(proof: Certificate) -> str:

@@ -13,6 +13,7 @@ from keras_bilinear.solver.preconditioner import (
     diagonal,
     moments,
     ranges,
+    same_total,
     sample,
 )
 
@@ -133,7 +134,8 @@ def test_features_that_are_always_zero_or_never_change(kind, bias):
 
 def test_weights_of_a_sample_stand_for_those_of_all():
     p = np.array([[0.5, 0.5], [1.0, 0.0], [0.2, 0.8]])
-    c = np.asarray(curvature_weights(p, np.array([1.0, 2.0, 1.0]), 8.0))
+    w = same_total(np.array([1.0, 2.0, 1.0]), np.full(4, 2.0))
+    c = np.asarray(curvature_weights(p, w))
     np.testing.assert_allclose(c[0], [0.5, 0.0, 0.32], atol=1e-6)
     np.testing.assert_allclose(c[0], c[1])
     assert np.all(c > 0)

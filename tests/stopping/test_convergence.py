@@ -70,9 +70,12 @@ def test_mini_batch_training_stops_when_a_sweep_brings_nothing():
     callback = BlockConvergence(rtol=1e-2, block_rtol=1e-2)
     model = make(lambda: keras.optimizers.SGD(2.0))
     history = model.fit(x, y, epochs=2000, batch_size=60, shuffle=False, verbose=0, callbacks=[callback]).history
-    assert callback.converged
     assert len(history["loss"]) < 2000
     assert int(history["active_block"][-1]) == 3
+    # Such steps creep, which is told from an optimum.
+    assert callback.stalled
+    assert not callback.converged
+    assert any("gradient steps may creep" in warning for warning in model.convergence_report().warnings)
 
 
 @pytest.mark.parametrize("argument", ["rtol", "block_rtol"])
@@ -116,7 +119,7 @@ REGIMES = {
 def test_an_interrupted_fit_resumes_bit_equal(regime, backup_first, tmp_path):
     x, y = data()
     epoch = 5 if backup_first else 2
-    options = {"epochs": 9, "verbose": 0, "shuffle": False}
+    options = {"epochs": 7, "verbose": 0, "shuffle": False}
     if regime == "adam":
         options["batch_size"] = 16
 
@@ -130,7 +133,7 @@ def test_an_interrupted_fit_resumes_bit_equal(regime, backup_first, tmp_path):
         make(REGIMES[regime]).fit(x, y, callbacks=[*callbacks(), Interrupt(epoch)], **options)
     resumed = make(REGIMES[regime])
     history = resumed.fit(x, y, callbacks=callbacks(), **options).history
-    assert len(history["loss"]) == 9 - epoch
+    assert len(history["loss"]) == 7 - epoch
     for old, new in zip(straight.variables, resumed.variables, strict=True):
         np.testing.assert_array_equal(old.numpy(), new.numpy())
 
