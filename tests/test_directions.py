@@ -1,6 +1,7 @@
 """The house has one direction: a folder imports only from those before it in the map of CONTRIBUTING."""
 
 import ast
+import graphlib
 import pathlib
 
 import pytest
@@ -43,3 +44,12 @@ def test_the_kit_imports_only_names_that_are_offered():
 
 def test_every_folder_has_its_place():
     assert {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()} == set(FOLDERS)
+
+
+def test_no_module_imports_itself_through_others():
+    """Not for its types either: what a module asks of another that stands higher is a `Protocol`."""
+    graph = {}
+    for path in PACKAGE.rglob("*.py"):
+        name = ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__")
+        graph[name] = {".".join(parts) for parts in imported(path)} - {name}
+    list(graphlib.TopologicalSorter(graph).static_order())  # or a CycleError

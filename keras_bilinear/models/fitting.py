@@ -3,20 +3,38 @@
 import contextlib
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import keras
 
+from keras_bilinear.data.arrays import Batch
 from keras_bilinear.monitoring.checkpoint import Checkpoint, checkpoint_among
 from keras_bilinear.monitoring.fit_recorder import FitRecorder
 from keras_bilinear.monitoring.progress import Progress, tell_that_less_is_better
+from keras_bilinear.parts.model_protocol import BlockModel
 
-if TYPE_CHECKING:
-    from keras_bilinear.models.alternation import AlternatingTraining
+
+class Fittable(BlockModel, Protocol):
+    """What is asked of a model that is fitted."""
+
+    trainable: bool
+    distribute_strategy: Any
+    steps_per_execution: int
+    train_function: Any
+    test_function: Any
+    predict_function: Any
+    _optimized: frozenset[int] | None
+
+    @property
+    def _trained(self) -> frozenset[int]: ...
+    def _check_fit(self, options: dict[str, Any]) -> tuple[dict[str, Any], Batch | None]: ...
+    def _own_callbacks(self) -> list[keras.callbacks.Callback]: ...
+    def _prepare(self, options: dict[str, Any]) -> dict[str, Any]: ...
+    def _moving_parts(self) -> list[Any]: ...
 
 
 def fit(
-    model: "AlternatingTraining", options: dict[str, Any], run: Callable[..., keras.callbacks.History]
+    model: Fittable, options: dict[str, Any], run: Callable[..., keras.callbacks.History]
 ) -> keras.callbacks.History:
     """Fits a model of this package.
 
@@ -48,7 +66,7 @@ def fit(
 
 
 def watched_fit(
-    model: "AlternatingTraining",
+    model: Fittable,
     options: dict[str, Any],
     callbacks: list[keras.callbacks.Callback],
     checkpoint: Checkpoint | None,
@@ -70,9 +88,7 @@ def watched_fit(
         return run(**{**options, "callbacks": [recorder, *callbacks]})
 
 
-def with_own_callbacks(
-    model: "AlternatingTraining", given: list[keras.callbacks.Callback]
-) -> list[keras.callbacks.Callback]:
+def with_own_callbacks(model: Fittable, given: list[keras.callbacks.Callback]) -> list[keras.callbacks.Callback]:
     """The callbacks with those of the model that are missing, and one that passes the turn on every epoch."""
     own = [mine for mine in model._own_callbacks() if not any(isinstance(other, type(mine)) for other in given)]
     if not any(getattr(callback, "passes_turns", False) for callback in given):
@@ -83,7 +99,7 @@ def with_own_callbacks(
     return [*given, *own]
 
 
-def keep_sweeps_whole(model: "AlternatingTraining", steps: int) -> None:
+def keep_sweeps_whole(model: Fittable, steps: int) -> None:
     """Lets no group of steps that are executed together go beyond an epoch: the data have no end."""
     group = math.gcd(model.steps_per_execution, steps)
     if group < model.steps_per_execution:
@@ -91,7 +107,7 @@ def keep_sweeps_whole(model: "AlternatingTraining", steps: int) -> None:
         model.train_function = model.test_function = model.predict_function = None
 
 
-def refuse_replicas(model: keras.Model) -> None:
+def refuse_replicas(model: Fittable) -> None:
     """Raises a ValueError under a strategy with several replicas, whose factors would drift apart."""
     replicas = model.distribute_strategy.num_replicas_in_sync
     if replicas > 1:
@@ -101,7 +117,7 @@ def refuse_replicas(model: keras.Model) -> None:
         )
 
 
-def refuse_frozen(model: "AlternatingTraining") -> None:
+def refuse_frozen(model: Fittable) -> None:
     """Raises a ValueError if what must move is frozen, or `trainable` was changed since the model was compiled."""
     frozen = [part.path or part.name for part in model._moving_parts() if not is_trained(model, part)]
     if frozen:
@@ -117,7 +133,7 @@ def refuse_frozen(model: "AlternatingTraining") -> None:
         )
 
 
-def is_trained(model: "AlternatingTraining", part: Any) -> bool:
+def is_trained(model: Fittable, part: Any) -> bool:
     """Whether a variable, or a layer that has none yet, is trained with the model."""
     return id(part) in model._trained if isinstance(part, keras.Variable) else model.trainable and part.trainable
 

@@ -1,7 +1,7 @@
 """The exact regime: all images as one batch, handed over again and again, on which each step solves a block."""
 
 import hashlib
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -12,15 +12,25 @@ from keras_bilinear.maths import bilinear as bm
 from keras_bilinear.maths.bilinear import Samples, Tensor
 from keras_bilinear.parts.log_names import INNER_ITERATIONS, logs_of_step
 from keras_bilinear.parts.losses import targets
-
-if TYPE_CHECKING:
-    from keras_bilinear.models.regression import ImageRegression
+from keras_bilinear.parts.model_protocol import RegressionModel
+from keras_bilinear.solver.descent import Solution
 
 VALIDATION_BATCH = 4096
 """So many held-out images are looked at together unless told otherwise."""
 
 
-def exact_step(model: "ImageRegression", x: Tensor, y: Tensor, weight: Tensor) -> dict[str, Tensor]:
+class ExactModel(RegressionModel, Protocol):
+    """What a step asks of a regression model."""
+
+    @property
+    def num_blocks(self) -> int: ...
+    def reset_metrics(self) -> None: ...
+    def compute_metrics(self, x: Tensor, y: Tensor, y_pred: Tensor, sample_weight: Any) -> dict[str, Any]: ...
+    def _as_matrices(self, X: Tensor) -> Tensor: ...
+    def _solve_active_block(self, X: Tensor, samples: Samples, active: Tensor) -> Solution: ...
+
+
+def exact_step(model: ExactModel, x: Tensor, y: Tensor, weight: Tensor) -> dict[str, Tensor]:
     """Solves the active block on all the data and passes the turn to the next; the logs of the step."""
     # A graph that serves batches of several sizes no longer knows their rank.
     x, weight = model._as_matrices(x), ops.reshape(weight, (-1,))
