@@ -48,8 +48,16 @@ def test_every_folder_has_its_place():
 
 def test_no_module_imports_itself_through_others():
     """Not for its types either: what a module asks of another that stands higher is a `Protocol`."""
-    graph = {}
-    for path in PACKAGE.rglob("*.py"):
-        name = ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__")
-        graph[name] = {".".join(parts) for parts in imported(path)} - {name}
+    files = {path.relative_to(PACKAGE).with_suffix("").parts: path for path in PACKAGE.rglob("*.py")}
+    graph = {
+        name: {
+            (*node.module.split(".")[1:], alias.name)
+            if (*node.module.split(".")[1:], alias.name) in files
+            else tuple(node.module.split(".")[1:])
+            for node in nodes(path)
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{PACKAGE.name}.")
+            for alias in node.names
+        }
+        for name, path in files.items()
+    }
     list(graphlib.TopologicalSorter(graph).static_order())  # or a CycleError
