@@ -105,8 +105,8 @@ class BlockLineSearch(keras.optimizers.Optimizer):
         if self.blocks != "joint":
             solve = Compiled(bl.solve_active, jit, penalty=penalty, blocks=self.blocks, direction=direction)
             return solve(X, samples, factors, active, budget, alpha)
-        # Without XLA where singular values or an inverse are taken: it has no fast ones on the CPU.
-        factors, gain = Compiled(wake_if_silent, False, penalty=penalty)(X, samples, factors, alpha)
+        # As it is: a graph takes longer to trace for every shape of the images than it would save.
+        factors, gain = wake_if_silent(X, samples, factors, alpha, penalty)
         curvature = Compiled(curvature_of, jit, penalty=penalty)(X, samples, factors, alpha)
         solve = Compiled(solve_joint, jit, penalty=penalty, direction=direction)
         factors, solution = solve(X, samples, factors, curvature.inverted(), budget, alpha)

@@ -17,7 +17,7 @@ class Compiled:
     """`function` as a graph of its tensors, the first of which are X and the samples. Equal ones are one graph.
 
     Fields:
-        function: What is computed.
+        function: What is computed. Its first two arguments are tensors (T, ...), or tuples of such.
         jit: Whether by XLA, which compiles it for each number of images; else it is traced once for any number.
         penalty, blocks, direction: Its settings, None for those it does not take.
     """

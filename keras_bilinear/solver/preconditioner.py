@@ -53,8 +53,9 @@ class Preconditioner(NamedTuple):
     damping: Tensor
 
     def damping_of(self, U: Tensor) -> Tensor:
-        """The damping shaped like U, with nothing for a bias."""
-        return ops.pad(ops.transpose(self.damping), ((0, U.shape[0] - self.mean.shape[1]), (0, 0)))
+        """The damping shaped like U. A bias has next to none, for soft-max leaves a shift of all of them free."""
+        rows = [self.damping] if U.shape[0] == self.mean.shape[1] else [self.damping, FLOOR * self.mass]
+        return ops.transpose(ops.concatenate(rows, axis=1))
 
     def apply(self, g: Tensor) -> Tensor:
         """P_k g_k for each class; a last row is the bias."""

@@ -4,7 +4,6 @@ With a_{l,k} = 0 the gradient for b_{l,k} vanishes: such a rank can only be star
 to first order, along W_k + eta u v^T with (u, v) the top singular pair of -G_k, G_k = dV/dW_k.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 from keras import ops
@@ -12,6 +11,7 @@ from keras import ops
 from keras_bilinear.maths import bilinear as bm
 from keras_bilinear.maths.bilinear import Factors, Samples, Tensor
 from keras_bilinear.maths.penalties import Penalty
+from keras_bilinear.solver.compiled import Compiled
 from keras_bilinear.solver.descent import Path, inner, line_search
 from keras_bilinear.solver.joint import mean_image
 
@@ -73,9 +73,11 @@ def wake_silent_ranks(
     """
     start = at(X, samples, factors, alpha, penalty)
     pairs = leading_pairs(X, samples.residual(start.p), factors, alpha, penalty)
-    eta, _ = reach(samples, start, pairs.dz, lambda eta: alpha * penalty.value(*pairs.grown(factors, eta)[:2]))
-    near = pairs.grown(factors, eta)
-    eta, V_far = reach(samples, start, pairs.dz, lambda eta: ops.zeros_like(start.J))
+    search, way = Compiled(reach, jit=False), (start.z, pairs.dz)
+    # alpha R on the way is a parabola in eta, for factors grow with its root: three points tell it.
+    R = [alpha * penalty.value(*pairs.grown(factors, eta)[:2]) for eta in (0.0, 1.0, 2.0)]
+    near = pairs.grown(factors, search(way, samples, ops.stack(R))[0])
+    eta, V_far = search(way, samples, ops.zeros_like(ops.stack(R)))
     far = pairs.grown(factors, eta)
     J_near, J_far = (at(X, samples, tried, alpha, penalty).J for tried in (near, far))
     # From nothing, V alone may say how far: what the penalty takes back later costs less than what is missing.
@@ -142,20 +144,21 @@ def leading_pairs(X: Tensor, residual: Tensor, factors: Factors, alpha: Tensor, 
     return Pairs(woken, u, v, dz if shift is None else dz - shift, shift)
 
 
-def reach(samples: Samples, start: Start, dz: Tensor, penalty: Callable[[float], Tensor]) -> tuple[Tensor, Tensor]:
-    """The eta > 0 that minimises J along W + eta sum_l u v^T, which moves z by eta dz, and J there; it is convex.
+def reach(way: tuple[Tensor, Tensor], samples: Samples, penalty: Tensor) -> tuple[Tensor, Tensor]:
+    """The eta > 0 that minimises J along W + eta sum_l u v^T, and J there; it is convex.
 
-    `penalty` maps eta to alpha R there. It is quadratic in eta, for factors grow with its root.
+    way is z and what it moves by for eta = 1, (T, K) both; `penalty` holds alpha R at eta = 0, 1 and 2.
     """
-    V = bm.cross_entropy(start.z, samples.targets, samples.weights)
-    R0, R1, R2 = penalty(0.0), penalty(1.0), penalty(2.0)
+    z, dz = way
+    V = bm.cross_entropy(z, samples.targets, samples.weights)
+    R0, R1, R2 = penalty[0], penalty[1], penalty[2]
     bent, slope = R2 - 2 * R1 + R0, (4 * R1 - 3 * R0 - R2) / 2
 
     def quadratic(eta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return R0 + eta * (slope + eta * bent / 2), slope + eta * bent, bent
 
-    slope_J = inner(samples.residual(start.p), dz) + slope
-    return line_search(Path(dz, None, quadratic), samples, start.z, V + R0, slope_J)
+    slope_J = inner(samples.residual(bm.probabilities(z)), dz) + slope
+    return line_search(Path(dz, None, quadratic), samples, z, V + R0, slope_J)
 
 
 def at(X: Tensor, samples: Samples, factors: Factors, alpha: Tensor, penalty: type[Penalty]) -> Start:
