@@ -28,7 +28,7 @@ def names(digits):
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import GridSearchCV
 
-    x, y = digits[0][:200], digits[1][:200]
+    x, y = digits[0][:120], digits[1][:120]
     linear = kb.LinearSoftmaxRegression(10, alpha=1e-2)
     bilinear = kb.BilinearSoftmaxRegression(10, rank=2, alpha=1e-2, seed=0)
     for model in (linear, bilinear):

@@ -23,7 +23,7 @@ from tests.problems import planted
 pytestmark = pytest.mark.filterwarnings("ignore::keras_bilinear.callbacks.ConvergenceWarning")
 
 OPTIMIZERS = {
-    "joint": lambda: kb.BlockLineSearch(max_inner=3),
+    "joint": lambda: kb.BlockLineSearch(max_inner=1),
     "factor": lambda: kb.BlockLineSearch(blocks="factor", max_inner=3),
     "adam": lambda: keras.optimizers.Adam(0.05),
 }
