@@ -61,3 +61,8 @@ def test_no_module_imports_itself_through_others():
         for name, path in files.items()
     }
     list(graphlib.TopologicalSorter(graph).static_order())  # or a CycleError
+
+
+def test_no_file_is_too_long_to_read_at_once():
+    long = [path for path in PACKAGE.rglob("*.py") if len(path.read_text("utf-8").splitlines()) > 300]
+    assert not long

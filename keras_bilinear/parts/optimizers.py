@@ -10,7 +10,8 @@ from keras_bilinear.maths.bilinear import Factors, Samples, Tensor
 from keras_bilinear.maths.penalties import Penalty
 from keras_bilinear.solver import blocks as bl
 from keras_bilinear.solver.compiled import Compiled
-from keras_bilinear.solver.descent import DIRECTIONS, Budget, Solution
+from keras_bilinear.solver.descent import Budget, Solution
+from keras_bilinear.solver.directions import DIRECTIONS
 from keras_bilinear.solver.joint import curvature_of, solve_joint
 from keras_bilinear.solver.silent_ranks import wake_if_silent
 

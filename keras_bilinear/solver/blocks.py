@@ -15,7 +15,8 @@ from keras import ops
 from keras_bilinear.maths import bilinear as bm
 from keras_bilinear.maths.bilinear import Factors, Samples, Tensor
 from keras_bilinear.maths.penalties import Penalty, couple
-from keras_bilinear.solver.descent import Budget, Direction, Path, Solution, inner, minimise
+from keras_bilinear.solver.descent import Budget, Direction, Path, Solution, minimise
+from keras_bilinear.solver.linear_cg import inner
 from keras_bilinear.solver.preconditioner import (
     Preconditioner,
     curvature_weights,

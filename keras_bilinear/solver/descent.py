@@ -1,4 +1,4 @@
-"""Descent with exact line searches: which way (`Direction`), how far (`line_search`), when to stop (`minimise`).
+"""Descent with exact line searches: how far (`line_search`), when to stop (`minimise`); `directions` say which way.
 
 What is minimised is a `Problem`: J as a function of some parameters U of the model. Along a line in U its logits
 are z + eta z' + eta^2 z'', so once z' and z'' are known a line search touches (T, K) arrays only, never the images,
@@ -20,14 +20,13 @@ from keras_bilinear.maths.bilinear import (
     probabilities,
 )
 from keras_bilinear.solver.line_search import minimise_curve
+from keras_bilinear.solver.linear_cg import inner, linear_cg
 
 SLOW = 1e-3
 """Iterations that lower J by less than this fraction hardly move: a descent that ends here loses its directions."""
 
-MAX_CG = 25
-"""Linear conjugate gradient products per Newton direction, at most."""
 SKETCH_CG, SKETCH_TARGET = 20, 2.5e-3
-"""The same on a sketch, which ends where r^T P r has fallen to this fraction."""
+"""Linear conjugate gradient products on a sketch, at most, and to what fraction r^T P r shall fall."""
 FIRST_DAMPING, DAMPINGS = 1 / 3, (3e-6, 30.0)
 """Of a sketch, in terms of that of the preconditioner: at first, and the least and the most."""
 SHORT, LONG = 0.3, 0.8
@@ -166,78 +165,6 @@ class State(NamedTuple):
 
 Direction = Callable[[Problem, Samples, Point, Step], Tensor]
 """(problem, samples, point, last step) -> descent direction, shaped like U."""
-
-
-def inner(U: Tensor, V: Tensor) -> Tensor:
-    """<U, V>, scalar."""
-    return ops.sum(U * V)
-
-
-def steepest_descent(problem: Problem, samples: Samples, point: Point, last: Step) -> Tensor:
-    """d = -g, the paper's choice (Algorithms 1 and 2, the line A_l <- A_l - eta G_l)."""
-    return -problem.steepest(point.g, point.h)
-
-
-def conjugate_gradient(problem: Problem, samples: Samples, point: Point, last: Step) -> Tensor:
-    """Nonlinear conjugate gradient, Polak-Ribiere with restarts (PR+): d = -h + max(0, beta) d_old, h = P g."""
-    rise = inner(point.g - last.g, point.h)
-    beta = ops.where(last.gh > 0, rise / last.gh, ops.zeros_like(rise))
-    d = -point.h + ops.maximum(beta, 0) * last.d
-    return ops.where(inner(d, point.g) < 0, d, -point.h)
-
-
-def newton_cg(problem: Problem, samples: Samples, point: Point, last: Step) -> Tensor:
-    """The Newton direction H d = -g by preconditioned linear conjugate gradient.
-
-    Truncated where r^T P r has fallen to the fraction min(1/4, g^T P g / |J|) of what it was, or where the
-    curvature is not positive.
-    """
-    start = inner(point.g, point.h)
-    fraction = ops.minimum(0.25, start / ops.maximum(ops.abs(point.J), 1e-30))
-    weights = samples.weights[:, None]
-    product = problem.hessian(
-        point.U, samples.residual(point.p), lambda dz: weights * covariance_product(point.p, dz)
-    )
-    d = -linear_cg(product, problem.precondition, point.g, MAX_CG, fraction)
-    return ops.where(inner(d, point.g) < 0, d, -point.h)
-
-
-def linear_cg(
-    product: Callable[[Tensor], Tensor],
-    precondition: Callable[[Tensor], Tensor],
-    g: Tensor,
-    most: int,
-    fraction: Tensor | float,
-) -> Tensor:
-    """h with H h = g for H v = product(v), by preconditioned conjugate gradient from h = 0.
-
-    Truncated after `most` products, where r^T P r has fallen to a `fraction` of what it was, or where the curvature
-    is not positive.
-    """
-    begin = precondition(g)
-    target = fraction * inner(g, begin)
-
-    def unsolved(i: Tensor, h: Tensor, r: Tensor, rp: Tensor, v: Tensor) -> Tensor:
-        return ops.logical_and(i < most, rp > target)
-
-    def improve(i: Tensor, h: Tensor, r: Tensor, rp: Tensor, v: Tensor) -> tuple[Tensor, ...]:
-        Hv = product(v)
-        curvature = inner(v, Hv)
-        step = ops.where(curvature > 0, rp / curvature, ops.zeros_like(rp))
-        r_new = r - step * Hv
-        p_new = precondition(r_new)
-        rp_new = inner(r_new, p_new)
-        return ops.where(curvature > 0, i + 1, most), h + step * v, r_new, rp_new, p_new + rp_new / rp * v
-
-    start = (ops.zeros((), "int32"), ops.zeros_like(g), g, inner(g, begin), begin)
-    return ops.while_loop(unsolved, improve, start)[1]
-
-
-DIRECTIONS: dict[str, Direction] = {
-    "gradient_descent": steepest_descent,
-    "cg": conjugate_gradient,
-    "newton_cg": newton_cg,
-}
 
 
 def minimise(

@@ -13,7 +13,9 @@ from keras import ops
 from keras_bilinear.maths import bilinear as bm
 from keras_bilinear.maths.bilinear import Factors, Samples, Tensor
 from keras_bilinear.maths.penalties import Penalty, couple
-from keras_bilinear.solver.descent import Budget, Direction, Path, Sketch, Solution, inner, minimise, newton_cg
+from keras_bilinear.solver.descent import Budget, Direction, Path, Sketch, Solution, minimise
+from keras_bilinear.solver.directions import newton_cg
+from keras_bilinear.solver.linear_cg import inner
 from keras_bilinear.solver.preconditioner import (
     SKETCH,
     Curvature,

@@ -12,8 +12,9 @@ from keras_bilinear.maths import bilinear as bm
 from keras_bilinear.maths.bilinear import Factors, Samples, Tensor
 from keras_bilinear.maths.penalties import Penalty
 from keras_bilinear.solver.compiled import Compiled
-from keras_bilinear.solver.descent import Path, inner, line_search
+from keras_bilinear.solver.descent import Path, line_search
 from keras_bilinear.solver.joint import mean_image
+from keras_bilinear.solver.linear_cg import inner
 
 
 class Start(NamedTuple):

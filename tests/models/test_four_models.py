@@ -8,7 +8,7 @@ from keras_bilinear.maths.penalties import PENALTIES
 from keras_bilinear.models.full_batch import exact_options
 from keras_bilinear.parts import optimizers
 from keras_bilinear.parts.optimizers import BLOCKS
-from keras_bilinear.solver.descent import DIRECTIONS
+from keras_bilinear.solver.directions import DIRECTIONS
 from keras_bilinear.solver.joint import curvature_of
 from tests import reference
 from tests.problems import one_hot, planted, soft_labels

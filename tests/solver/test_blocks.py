@@ -10,7 +10,8 @@ from keras_bilinear.maths import bilinear as bm
 from keras_bilinear.maths import penalties
 from keras_bilinear.maths.bilinear import Factors, Samples
 from keras_bilinear.solver.blocks import block_names, solve_active, solve_linear
-from keras_bilinear.solver.descent import DIRECTIONS, Budget
+from keras_bilinear.solver.descent import Budget
+from keras_bilinear.solver.directions import DIRECTIONS
 from tests import reference
 from tests.problems import one_hot, planted
 

@@ -8,7 +8,8 @@ from keras import ops
 from keras_bilinear.maths import bilinear as bm
 from keras_bilinear.maths import penalties
 from keras_bilinear.maths.bilinear import Factors, Samples
-from keras_bilinear.solver.descent import DAMPINGS, DIRECTIONS, Budget, adapted, differentiate
+from keras_bilinear.solver.descent import DAMPINGS, Budget, adapted, differentiate
+from keras_bilinear.solver.directions import DIRECTIONS
 from keras_bilinear.solver.joint import (
     Joint,
     curvature_of,
