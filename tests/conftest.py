@@ -15,7 +15,7 @@ import pytest
 def nothing_to_look_through():
     """Takes what a file of tests leaves behind out of the garbage collector's sight.
 
-    TensorFlow keeps its graphs, millions of objects in the end: to look through them takes up to a minute at a time.
+    TensorFlow keeps its graphs, millions of objects in the end: looking through them takes up to a minute a time.
     """
     yield
     gc.collect()
