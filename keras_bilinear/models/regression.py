@@ -196,12 +196,13 @@ class ImageRegression(CheckedCalls, AlternatingTraining, keras.Model):
     def compute_loss(
         self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
     ) -> Tensor:
-        """As in Keras; NaN where a label is no class, or a weight is negative, whatever the loss makes of it."""
+        """As in Keras; NaN where a label is no class, or weights are not one each and >= 0."""
         y, sample_weight = (for_each_image(part, y_pred) for part in (y, sample_weight))
         loss = super().compute_loss(x, y, y_pred, sample_weight, training)
         sound = ops.all(ops.isfinite(targets(y, self.units, y_pred.dtype)))
         if sample_weight is not None:
-            sound = sound & ops.all(ops.convert_to_tensor(sample_weight) >= 0)
+            weight = ops.convert_to_tensor(sample_weight)
+            sound = sound & ops.all(weight >= 0) & ops.equal(ops.size(weight), ops.shape(y_pred)[0])
         return ops.where(sound, loss, float("nan"))
 
     def compute_metrics(self, x: Tensor, y: Tensor, y_pred: Tensor, sample_weight: Any = None) -> dict[str, Any]:
