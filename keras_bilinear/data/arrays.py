@@ -145,13 +145,18 @@ def warn_of_one_class(batch: Batch, K: int) -> None:
 
 def warn_of_scale(images: np.ndarray) -> None:
     """Warns of pixels far from 1: the solver takes their fourth powers, which must stay within float32."""
-    largest = float(max(images.max(), -images.min()))
+    largest = largest_pixel(images)
     if largest and not 1e-6 <= largest <= 1e6:
         warnings.warn(
             f"The largest pixel is {largest:.0e}: the fit may not move, for powers of it leave the range of "
             "float32. Scale the images to sizes near 1.",
             stacklevel=2,
         )
+
+
+def largest_pixel(images: np.ndarray) -> float:
+    """The largest absolute value, without a copy of the images."""
+    return float(max(images.max(), -float(images.min())))
 
 
 def checked_class_numbers(labels: np.ndarray, classes: int) -> np.ndarray:

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from keras_bilinear.data.arrays import largest_pixel
 from keras_bilinear.maths.penalties import Penalty, Ridge
 from keras_bilinear.parts.layers_within import named_layers
 from keras_bilinear.parts.model_protocol import BlockModel, is_linear
@@ -28,7 +29,7 @@ def facts_of_data(model: BlockModel) -> DataFacts:
         return DataFacts()
     images, labels = (np.asarray(part) for part in model._training_data[:2])
     is_whole = labels.dtype.kind in "biuf" and bool(np.all(labels == np.round(labels)))
-    return DataFacts(float(max(images.max(), -float(images.min()))), is_whole)  # makes no copy
+    return DataFacts(largest_pixel(images), is_whole)
 
 
 class Head(NamedTuple):

@@ -25,7 +25,8 @@ def linear_cg(
     is not positive.
     """
     begin = precondition(g)
-    target = fraction * inner(g, begin)
+    first = inner(g, begin)
+    target = fraction * first
 
     def unsolved(i: Tensor, h: Tensor, r: Tensor, rp: Tensor, v: Tensor) -> Tensor:
         return ops.logical_and(i < most, rp > target)
@@ -39,5 +40,5 @@ def linear_cg(
         rp_new = inner(r_new, p_new)
         return ops.where(curvature > 0, i + 1, most), h + step * v, r_new, rp_new, p_new + rp_new / rp * v
 
-    start = (ops.zeros((), "int32"), ops.zeros_like(g), g, inner(g, begin), begin)
+    start = (ops.zeros((), "int32"), ops.zeros_like(g), g, first, begin)
     return ops.while_loop(unsolved, improve, start)[1]
