@@ -50,7 +50,7 @@ def merged_weights(A: Tensor, B: Tensor) -> Tensor:
 
 def kernel(A: Tensor, B: Tensor) -> Tensor:
     """W as a dense kernel, (M N, K). A (L, M, K), B (L, N, K)."""
-    return ops.reshape(ops.einsum("lmk,lnk->mnk", A, B), (-1, A.shape[2]))
+    return ops.reshape(ops.einsum("lmk,lnk->mnk", A, B), (-1, ops.shape(A)[2]))
 
 
 def logits(X: Tensor, A: Tensor, B: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -59,7 +59,7 @@ def logits(X: Tensor, A: Tensor, B: Tensor, bias: Tensor | None = None) -> Tenso
     W is merged first: one product with X costs T.MN.K multiply-adds, the factored form L times as many.
     """
     W = kernel(A, B)
-    MN, K = W.shape
+    MN, K = ops.shape(W)
     z = ops.matmul(ops.reshape(X, (-1, MN)), W)
     z = z if len(X.shape) == 3 else ops.reshape(z, (*ops.shape(X)[:-2], K))
     return z if bias is None else z + bias
@@ -70,8 +70,7 @@ def left_features(X: Tensor, B: Tensor) -> Tensor:
 
     Class-major, so that forward and adjoint products are batches of K contiguous matrix-vector products.
     """
-    M = X.shape[1]
-    S, N, K = B.shape
+    M, (S, N, K) = ops.shape(X)[1], ops.shape(B)
     columns = ops.reshape(ops.transpose(B, (1, 0, 2)), (N, S * K))
     F = ops.reshape(ops.matmul(ops.reshape(X, (-1, N)), columns), (-1, M, S, K))
     return ops.reshape(ops.transpose(F, (3, 0, 2, 1)), (K, -1, S * M))
@@ -79,8 +78,7 @@ def left_features(X: Tensor, B: Tensor) -> Tensor:
 
 def right_features(X: Tensor, A: Tensor) -> Tensor:
     """f_{k,t,l} = X_t^T a_{l,k}, what the right factors multiply. X (T, M, N), A (S, M, K) -> F (K, T, S N)."""
-    N = X.shape[2]
-    S, M, K = A.shape
+    N, (S, M, K) = ops.shape(X)[2], ops.shape(A)
     rows = ops.reshape(ops.transpose(A, (2, 0, 1)), (1, K * S, M))
     F = ops.reshape(ops.matmul(rows, X), (-1, K, S, N))
     return ops.reshape(ops.transpose(F, (1, 0, 2, 3)), (K, -1, S * N))

@@ -102,6 +102,12 @@ class Penalty:
         return cls(**config)
 
 
+def identity(L: Tensor, dtype: str) -> Tensor:
+    """Of the ranks, (L, L, 1)."""
+    l = ops.arange(L)
+    return ops.cast(ops.equal(l[:, None], l), dtype)[:, :, None]
+
+
 def couple(Q: Tensor, A: Tensor) -> Tensor:
     """(Q A)_{l,k} = sum_m Q_{lm,k} a_{m,k}. Q (L, L, K), A (L, M, K) -> (L, M, K)."""
     return ops.einsum("jlk,lmk->jmk", Q, A)
@@ -118,8 +124,8 @@ class Sum(Penalty):
 
     @staticmethod
     def coupling(B: Tensor) -> Tensor:
-        L, _, K = B.shape
-        return ops.broadcast_to(ops.eye(L, dtype=B.dtype)[:, :, None], (L, L, K))
+        L, _, K = ops.shape(B)
+        return ops.broadcast_to(identity(L, B.dtype), (L, L, K))
 
     @staticmethod
     def remainder(B: Tensor) -> Tensor:
@@ -134,7 +140,7 @@ class Product(Penalty):
 
     @staticmethod
     def coupling(B: Tensor) -> Tensor:
-        return ops.eye(B.shape[0], dtype=B.dtype)[:, :, None] * ops.sum(B * B, axis=1)
+        return identity(ops.shape(B)[0], B.dtype) * ops.sum(B * B, axis=1)
 
 
 @keras.saving.register_keras_serializable(package="keras_bilinear")

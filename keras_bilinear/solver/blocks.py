@@ -15,6 +15,7 @@ from keras import ops
 from keras_bilinear.maths import bilinear as bm
 from keras_bilinear.maths.bilinear import Factors, Samples, Tensor
 from keras_bilinear.maths.penalties import Penalty, couple
+from keras_bilinear.solver.compiled import traced_once
 from keras_bilinear.solver.descent import Budget, Direction, Path, Solution, minimise
 from keras_bilinear.solver.linear_cg import inner
 from keras_bilinear.solver.preconditioner import (
@@ -77,7 +78,7 @@ class Block(NamedTuple):
     def precondition(self, g: Tensor) -> Tensor:
         """P_k g_k for each class."""
         assert self.preconditioner is not None  # `preconditioned` has seen to it
-        return self.preconditioner.apply(g)
+        return self.preconditioner.apply(g, self.has_bias)
 
     def steepest(self, g: Tensor, h: Tensor) -> Tensor:
         """g itself, as in the paper."""
@@ -89,11 +90,12 @@ class Block(NamedTuple):
         if len(F.shape) == 2:
             F = sample(F)[0]
         else:
-            F = ops.reshape(F[:, :: stride(ops.shape(F)[1])], (F.shape[0], -1, F.shape[2]))
+            K, T, D = ops.shape(F)
+            F = ops.reshape(F[:, :: stride(T)], (K, -1, D))
         w, offset = sample(samples.weights, self.offset)
         p = bm.probabilities(self._replace(features=F, offset=offset).logits(U))
-        Q = ops.diagonal(self.coupling, axis1=0, axis2=1)
-        Q = ops.repeat(Q, F.shape[-1] // Q.shape[1], axis=1)
+        Q = ops.diagonal(ops.transpose(self.coupling, (2, 0, 1)), axis1=1, axis2=2)
+        Q = ops.repeat(Q, ops.shape(F)[-1] // ops.shape(Q)[1], axis=1)
         c = curvature_weights(p, same_total(w, samples.weights))
         return self._replace(preconditioner=diagonal(F, c, Q))
 
@@ -117,8 +119,8 @@ class Block(NamedTuple):
     def penalty_product(self, U: Tensor) -> Tensor:
         """alpha Q U, the Hessian of the penalty along U, shaped like U."""
         weights = U[:-1] if self.has_bias else U
-        stacked = ops.reshape(weights, (self.coupling.shape[0], -1, U.shape[1]))
-        product = ops.reshape(couple(self.coupling, stacked), weights.shape)
+        stacked = ops.reshape(weights, (ops.shape(self.coupling)[0], -1, ops.shape(U)[1]))
+        product = ops.reshape(couple(self.coupling, stacked), ops.shape(weights))
         return ops.concatenate([product, ops.zeros_like(U[-1:])]) if self.has_bias else product
 
     def penalty(self, U: Tensor) -> Tensor:
@@ -160,9 +162,13 @@ def solve_active(
         The factors with the block replaced, and the solution.
     """
     A, B, bias = factors
-    L = A.shape[0]
+    L = ops.shape(A)[0]
     ranks = ops.reshape(active // 2, (1,)) if blocks == "factor" else ops.arange(L)
     chosen = ops.any(ops.equal(ops.arange(L)[:, None], ranks), axis=1)[:, None, None]
+
+    @traced_once
+    def descended(block: Block, U: Tensor) -> Solution:
+        return minimise(block.preconditioned(samples, U), samples, U, direction, budget)
 
     def solved(
         side: Tensor, rest: Tensor, other: Tensor, features: Tensor, offset: Tensor
@@ -170,8 +176,8 @@ def solve_active(
         """The side with the block replaced, the bias, and what the solution says besides."""
         block = pose(features, offset, rest, other, ranks, alpha, penalty, bias)
         U = flatten(ops.take(side, ranks, axis=0), bias)
-        solution = minimise(block.preconditioned(samples, U), samples, U, direction, budget)
-        moved, beta = unflatten(solution.parameters, side.shape[1], bias)
+        solution = descended(block, U)
+        moved, beta = unflatten(solution.parameters, ops.shape(side)[1], bias)
         return ops.where(chosen, moved, side), beta, solution[1:]
 
     def left() -> tuple[Tensor, ...]:
@@ -225,7 +231,7 @@ def solve_linear(
     X (T, M, N), kernel (MN, K), bias (K,) or None; the solution's U is the kernel with the bias as last row.
     """
     U = flatten(kernel[None], bias)
-    MN, K = kernel.shape
+    MN, K = ops.shape(kernel)
     block = Block(
         features=ops.reshape(X, (-1, MN)),
         offset=ops.zeros_like(samples.targets),
@@ -239,11 +245,11 @@ def solve_linear(
 
 def flatten(factors: Tensor, bias: Tensor | None) -> Tensor:
     """(S, D, K) and (K,) -> U (S D, K), or (S D + 1, K) with the bias as last row."""
-    U = ops.reshape(factors, (-1, factors.shape[2]))
+    U = ops.reshape(factors, (-1, ops.shape(factors)[2]))
     return U if bias is None else ops.concatenate([U, bias[None]])
 
 
 def unflatten(U: Tensor, D: int, bias: Tensor | None) -> tuple[Tensor, Tensor]:
     """The inverse of `flatten`; without a bias the second value is an empty placeholder."""
     weights, beta = (U, ops.zeros((0,), dtype=U.dtype)) if bias is None else (U[:-1], U[-1])
-    return ops.reshape(weights, (-1, D, U.shape[1])), beta
+    return ops.reshape(weights, (-1, D, ops.shape(U)[1])), beta

@@ -1,4 +1,4 @@
-"""Steps of the solver as graphs that all models share: traced, or compiled by XLA, once in a process."""
+"""Steps of the solver as graphs that all models share: traced once in a process, or compiled by XLA for each shape."""
 
 import functools
 from collections.abc import Callable
@@ -7,18 +7,17 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_bilinear.maths.bilinear import Samples, Tensor
+from keras_bilinear.maths.bilinear import Tensor
 from keras_bilinear.maths.penalties import Penalty
-from keras_bilinear.solver.descent import Direction
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """`function` as a graph of its tensors, the first of which are X and the samples. Equal ones are one graph.
+    """`function` as a graph of its tensors. Equal ones are one graph.
 
     Fields:
-        function: What is computed. Its first two arguments are tensors (T, ...), or tuples of such.
-        jit: Whether by XLA, which compiles it for each number of images; else it is traced once for any number.
+        function: What is computed, of tensors or tuples of such.
+        jit: Whether by XLA, which compiles it for each shape; else it is traced once for tensors of any size.
         penalty, blocks, direction: Its settings, None for those it does not take.
     """
 
@@ -26,14 +25,13 @@ class Compiled:
     jit: bool
     penalty: type[Penalty] | None = None
     blocks: str | None = None
-    direction: Direction | None = None
+    direction: Callable[..., Tensor] | None = None
 
-    def __call__(self, X: Tensor, samples: Samples, *tensors: Any) -> Any:
+    def __call__(self, *tensors: Any) -> Any:
         graph = graph_of(self)
         if self.jit:
-            return graph(X, samples, *tensors)
-        any_number = tf.nest.map_structure(of_any_length, (X, samples))
-        return graph.get_concrete_function(*any_number, *tensors)(X, samples, *tensors)
+            return graph(*tensors)
+        return graph.get_concrete_function(*tf.nest.map_structure(of_any_size, tensors))(*tensors)
 
 
 @functools.cache
@@ -42,12 +40,19 @@ def graph_of(step: Compiled) -> Any:
     settings = {"penalty": step.penalty, "blocks": step.blocks, "direction": step.direction}
     given = {name: setting for name, setting in settings.items() if setting is not None}
 
-    def fixed(X: Tensor, samples: Samples, *tensors: Any) -> Any:
-        return step.function(X, samples, *tensors, **given)
+    def fixed(*tensors: Any) -> Any:
+        return step.function(*tensors, **given)
 
     return tf.function(fixed, autograph=False, jit_compile=step.jit or None)
 
 
-def of_any_length(tensor: Tensor) -> tf.TensorSpec:
-    """What is known of `tensor` (T, ...) whatever T is."""
-    return tf.TensorSpec((None, *tensor.shape[1:]), tensor.dtype)
+def traced_once(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function, which graphs that call it in several places hold once."""
+    return tf.function(function, autograph=False)
+
+
+def of_any_size(tensor: Tensor | None) -> tf.TensorSpec | None:
+    """What a graph is to know of `tensor`: its rank and its ones, for they broadcast, and K = 1 is another formula."""
+    if tensor is None:
+        return None
+    return tf.TensorSpec([1 if size == 1 else None for size in tensor.shape], tensor.dtype)

@@ -19,6 +19,7 @@ from keras_bilinear.maths.bilinear import (
     margins,
     probabilities,
 )
+from keras_bilinear.solver.compiled import traced_once
 from keras_bilinear.solver.line_search import minimise_curve
 from keras_bilinear.solver.linear_cg import inner, linear_cg
 
@@ -185,7 +186,12 @@ def minimise(
     z = problem.logits(U)
     J = cross_entropy(z, samples.targets, samples.weights) + problem.penalty(U)
     nothing, zero = ops.zeros_like(U), ops.zeros_like(J)
-    begin = differentiate(problem, samples, U, z, J, sketch, zero + FIRST_DAMPING)
+
+    @traced_once
+    def point_at(U: Tensor, z: Tensor, J: Tensor, damping: Tensor) -> Point:
+        return differentiate(problem, samples, U, z, J, damping, sketch)
+
+    begin = point_at(U, z, J, zero + FIRST_DAMPING)
 
     def unfinished(state: State) -> Tensor:
         slow = SLOW * ops.abs(state.point.J) > begin.J - state.point.J
@@ -200,7 +206,7 @@ def minimise(
         moved = ops.logical_and(eta > 0, J_new <= point.J)
         dz = path.dz if path.ddz is None else path.dz + eta * path.ddz
         damping = adapted(state.damping, eta)
-        after = differentiate(problem, samples, point.U + eta * d, point.z + eta * dz, J_new, sketch, damping)
+        after = point_at(point.U + eta * d, point.z + eta * dz, J_new, damping)
         kept = Point(*(ops.where(moved, new, old) for new, old in zip(after, point, strict=True)))
         stalled = budget.tolerance * ops.abs(point.J) >= point.J - kept.J
         # Where nothing is found along a direction, the next one owes nothing to it.
@@ -223,8 +229,8 @@ def differentiate(
     U: Tensor,
     z: Tensor,
     J: Tensor,
-    sketch: Sketch | None = None,
     damping: Tensor | float = FIRST_DAMPING,
+    sketch: Sketch | None = None,
 ) -> Point:
     """The gradient at U, from the residual w (p - c) (Eqs. "cost gradient: bsr"), and h."""
     p = probabilities(z)

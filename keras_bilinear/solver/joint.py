@@ -37,9 +37,9 @@ class Joint(NamedTuple):
     all logits alike wherever pixels are far from zero, and an exact line search would stop it at once.
 
     Fields:
-        X: Images (T, M, N).
+        X: Images (T, M N).
         mean: Of the images, (M N,); None without a bias.
-        shape: Any factors of the sizes of A, B and bias.
+        sizes: (L, M, N).
         alpha: Weight of the penalty, scalar.
         R: The penalty.
         preconditioner: Of the curvature of each class.
@@ -47,29 +47,29 @@ class Joint(NamedTuple):
 
     X: Tensor
     mean: Tensor | None
-    shape: Factors
+    sizes: tuple[Tensor, Tensor, Tensor]
     alpha: Tensor
     R: type[Penalty]
     preconditioner: Preconditioner
 
     def logits(self, U: Tensor) -> Tensor:
-        A, B, beta = split(U, self.shape)
+        A, B, beta = self.split(U)
         z = self.forward(bm.kernel(A, B))
         return z if beta is None else z + beta
 
     def penalty(self, U: Tensor) -> Tensor:
-        A, B, _ = split(U, self.shape)
+        A, B, _ = self.split(U)
         return self.alpha * self.R.value(A, B)
 
     def gradient(self, U: Tensor, residual: Tensor) -> Tensor:
-        A, B, _ = split(U, self.shape)
+        A, B, _ = self.split(U)
         rA, rB = self.R.gradient(A, B)
-        return self.pull_back(U, residual) + join(self.alpha * rA, self.alpha * rB, self.no_bias())
+        return self.pull_back(U, residual) + self.alpha * self.join(rA, rB)
 
     def path(self, U: Tensor, d: Tensor) -> Path:
         """z' is linear and z'' quadratic in d; both come from one product with the images."""
-        (A, B, _), (dA, dB, dbeta) = split(U, self.shape), split(d, self.shape)
-        K = U.shape[1]
+        (A, B, _), (dA, dB, dbeta) = self.split(U), self.split(d)
+        K = ops.shape(U)[1]
         first = bm.kernel(dA, B) + bm.kernel(A, dB)
         both = self.forward(ops.concatenate([first, bm.kernel(dA, dB)], axis=1))
         dz, ddz = both[:, :K], both[:, K:]
@@ -84,38 +84,38 @@ class Joint(NamedTuple):
 
     def hessian(self, U: Tensor, residual: Tensor, curve: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         """v -> J_z^T curve(J_z v), and what bends because both factors of W move: G^T v and the penalty."""
-        A, B, _ = split(U, self.shape)
+        A, B, _ = self.split(U)
         G = self.adjoint(residual)
 
         def product(v: Tensor) -> Tensor:
-            vA, vB, _ = split(v, self.shape)
+            vA, vB, _ = self.split(v)
             pA, pB = self.R.hessian_product(A, B, vA, vB)
-            bent_A, bent_B = pull(G, vA, vB)
-            bent = join(bent_A + self.alpha * pA, bent_B + self.alpha * pB, self.no_bias())
+            bent_A, bent_B = self.pull(G, vA, vB)
+            bent = self.join(bent_A + self.alpha * pA, bent_B + self.alpha * pB)
             return self.straight(U, curve, v) + bent
 
         return product
 
     def gauss_newton(self, U: Tensor, curve: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         """v -> J_z^T curve(J_z v) + alpha Q v, either side with its own Q."""
-        A, B, _ = split(U, self.shape)
+        A, B, _ = self.split(U)
         QA, QB = self.alpha * self.R.coupling(B), self.alpha * self.R.coupling(A)
 
         def product(v: Tensor) -> Tensor:
-            vA, vB, _ = split(v, self.shape)
-            return self.straight(U, curve, v) + join(couple(QA, vA), couple(QB, vB), self.no_bias())
+            vA, vB, _ = self.split(v)
+            return self.straight(U, curve, v) + self.join(couple(QA, vA), couple(QB, vB))
 
         return product
 
     def straight(self, U: Tensor, curve: Callable[[Tensor], Tensor], v: Tensor) -> Tensor:
         """J_z^T curve(J_z v)."""
-        (A, B, _), (vA, vB, vbeta) = split(U, self.shape), split(v, self.shape)
+        (A, B, _), (vA, vB, vbeta) = self.split(U), self.split(v)
         dz = self.forward(bm.kernel(vA, B) + bm.kernel(A, vB))
         return self.pull_back(U, curve(dz if vbeta is None else dz + vbeta))
 
     def precondition(self, g: Tensor) -> Tensor:
         """P_k g_k for each class."""
-        return self.preconditioner.apply(g)
+        return self.preconditioner.apply(g, self.mean is not None)
 
     def steepest(self, g: Tensor, h: Tensor) -> Tensor:
         """The preconditioned gradient h: the plain one would creep."""
@@ -123,27 +123,35 @@ class Joint(NamedTuple):
 
     def forward(self, W: Tensor) -> Tensor:
         """<W, X - mean>, (T, K), of any number of kernels W (M N, K)."""
-        z = ops.matmul(self.flat(), W)
+        z = ops.matmul(self.X, W)
         return z if self.mean is None else z - ops.matmul(self.mean, W)
 
     def adjoint(self, residual: Tensor) -> Tensor:
         """dV/dW (M N, K)."""
-        G = ops.transpose(ops.matmul(ops.transpose(residual), self.flat()))
+        G = ops.transpose(ops.matmul(ops.transpose(residual), self.X))
         return G if self.mean is None else G - self.mean[:, None] * ops.sum(residual, axis=0)
-
-    def flat(self) -> Tensor:
-        """X as (T, M N)."""
-        return ops.reshape(self.X, (-1, self.X.shape[1] * self.X.shape[2]))
 
     def pull_back(self, U: Tensor, residual: Tensor) -> Tensor:
         """dV/dU by the chain rule over W_k = sum_l a_{l,k} b_{l,k}^T."""
-        A, B, beta = split(U, self.shape)
-        gA, gB = pull(self.adjoint(residual), A, B)
+        A, B, beta = self.split(U)
+        gA, gB = self.pull(self.adjoint(residual), A, B)
         return join(gA, gB, None if beta is None else ops.sum(residual, axis=0))
 
-    def no_bias(self) -> Tensor | None:
-        """What the penalty adds to the gradient of the bias: nothing."""
-        return None if self.shape.bias is None else ops.zeros_like(self.shape.bias)
+    def pull(self, G: Tensor, A: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:
+        """(G_k b_{l,k}, G_k^T a_{l,k}): what a change G of dV/dW does to either side. G (M N, K)."""
+        _, M, N = self.sizes
+        G = ops.reshape(G, (M, N, -1))
+        return ops.einsum("mnk,lnk->lmk", G, B), ops.einsum("mnk,lmk->lnk", G, A)
+
+    def join(self, A: Tensor, B: Tensor) -> Tensor:
+        """A (L, M, K) and B (L, N, K) as U (D, K), with nothing for the bias."""
+        return join(A, B, None if self.mean is None else ops.zeros_like(A[0, 0]))
+
+    def split(self, U: Tensor) -> Factors:
+        """A, B and the bias of U."""
+        L, M, N = self.sizes
+        A, B = ops.reshape(U[: L * M], (L, M, -1)), ops.reshape(U[L * M : L * (M + N)], (L, N, -1))
+        return Factors(A, B, None if self.mean is None else U[-1])
 
 
 def solve_joint(
@@ -160,20 +168,29 @@ def solve_joint(
 
     `preconditioner` is what `curvature_of` gave, inverted; the rest is as in `blocks.solve_active`.
     """
-    mean = None if factors.bias is None else mean_image(X)
-    problem = Joint(X, mean, factors, alpha, penalty, preconditioner)
-    U = join(*shifted(factors, mean, 1))
-    sketch = None if direction is newton_cg else sketch_of(problem, samples, U)
+    problem = pose(X, factors, alpha, penalty, preconditioner)
+    U = join(*shifted(factors, problem.mean, 1))
+    sketch = None if direction is newton_cg else sketch_of(problem, samples)
     solution = minimise(problem, samples, U, direction, budget, PATIENCE, sketch)
-    found = shifted(split(solution.parameters, factors), mean, -1)
+    found = shifted(problem.split(solution.parameters), problem.mean, -1)
     return found, Solution(None, *solution[1:])
 
 
-def sketch_of(problem: Joint, samples: Samples, U: Tensor) -> Sketch:
+def pose(
+    X: Tensor, factors: Factors, alpha: Tensor, penalty: type[Penalty], preconditioner: Preconditioner
+) -> Joint:
+    """J as a function of all factors. X (T, M, N)."""
+    (L, M, _), N = ops.shape(factors.A), ops.shape(factors.B)[1]
+    mean = None if factors.bias is None else mean_image(X)
+    return Joint(ops.reshape(X, (-1, M * N)), mean, (L, M, N), alpha, penalty, preconditioner)
+
+
+def sketch_of(problem: Joint, samples: Samples) -> Sketch:
     """The problem on a part of the images."""
     X, C, w = sample(problem.X, *samples, most=SKETCH)
     w = same_total(w, samples.weights)
-    return Sketch(problem._replace(X=X), Samples(C, w), problem.preconditioner.damping_of(U))
+    damping = problem.preconditioner.damping_of(problem.mean is not None)
+    return Sketch(problem._replace(X=X), Samples(C, w), damping)
 
 
 def mean_image(X: Tensor) -> Tensor:
@@ -206,30 +223,16 @@ def penalty_matrix(factors: Factors, penalty: type[Penalty]) -> Tensor:
     A, B, _ = factors
 
     def spread(Q: Tensor, D: int) -> Tensor:
-        L = Q.shape[0]
+        L = ops.shape(Q)[0]
         return ops.reshape(ops.einsum("lmk,de->kldme", Q, ops.eye(D, dtype=Q.dtype)), (-1, L * D, L * D))
 
-    left, right = spread(penalty.coupling(B), A.shape[1]), spread(penalty.coupling(A), B.shape[1])
-    n, m = left.shape[1], right.shape[1]
+    left, right = spread(penalty.coupling(B), ops.shape(A)[1]), spread(penalty.coupling(A), ops.shape(B)[1])
+    n, m = ops.shape(left)[1], ops.shape(right)[1]
     return ops.pad(left, ((0, 0), (0, m), (0, m))) + ops.pad(right, ((0, 0), (n, 0), (n, 0)))
-
-
-def pull(G: Tensor, A: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:
-    """(G_k b_{l,k}, G_k^T a_{l,k}): what a change G of dV/dW does to either side. G (M N, K)."""
-    G = ops.reshape(G, (A.shape[1], B.shape[1], -1))
-    return ops.einsum("mnk,lnk->lmk", G, B), ops.einsum("mnk,lmk->lnk", G, A)
 
 
 def join(A: Tensor, B: Tensor, bias: Tensor | None) -> Tensor:
     """A (L, M, K), B (L, N, K), bias (K,) or None -> U (D, K)."""
-    K = A.shape[2]
+    K = ops.shape(A)[2]
     rows = [ops.reshape(A, (-1, K)), ops.reshape(B, (-1, K))]
     return ops.concatenate(rows if bias is None else [*rows, bias[None]])
-
-
-def split(U: Tensor, shape: Factors) -> Factors:
-    """The inverse of `join`, with the sizes of `shape`."""
-    L, M, K = shape.A.shape
-    N = shape.B.shape[1]
-    A, B = ops.reshape(U[: L * M], (L, M, K)), ops.reshape(U[L * M : L * (M + N)], (L, N, K))
-    return Factors(A, B, None if shape.bias is None else U[-1])

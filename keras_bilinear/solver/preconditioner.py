@@ -52,17 +52,16 @@ class Preconditioner(NamedTuple):
     along: Tensor
     damping: Tensor
 
-    def damping_of(self, U: Tensor) -> Tensor:
+    def damping_of(self, has_bias: bool) -> Tensor:
         """The damping shaped like U. A bias has next to none, for soft-max leaves a shift of all of them free."""
-        rows = [self.damping] if U.shape[0] == self.mean.shape[1] else [self.damping, FLOOR * self.mass]
+        rows = [self.damping, FLOOR * self.mass] if has_bias else [self.damping]
         return ops.transpose(ops.concatenate(rows, axis=1))
 
-    def apply(self, g: Tensor) -> Tensor:
-        """P_k g_k for each class; a last row is the bias."""
-        D = self.mean.shape[1]
-        weights, bias = ops.transpose(g[:D]), ops.transpose(g[D:])
-        if g.shape[0] == D:
-            return ops.transpose(self.without_bias(weights))
+    def apply(self, g: Tensor, has_bias: bool) -> Tensor:
+        """P_k g_k for each class; the last row is that of the bias if there is one."""
+        if not has_bias:
+            return ops.transpose(self.without_bias(ops.transpose(g)))
+        weights, bias = ops.transpose(g[:-1]), ops.transpose(g[-1:])
         u = product(self.inverse, weights - self.mean * bias)
         return ops.transpose(ops.concatenate([u, bias / self.mass - dot(self.mean, u)], axis=1))
 
@@ -108,7 +107,7 @@ def curvature(F: Tensor, c: Tensor, penalty: Tensor) -> Curvature:
     added = damping(variance, ranges(F), mean, mass)
     damped = variance + added + ops.diagonal(penalty, axis1=1, axis2=2)
     scale = ops.where(damped > NOTHING, ops.rsqrt(ops.maximum(damped, NOTHING)), 0.0)
-    one = ops.eye(F.shape[2], dtype=F.dtype)
+    one = ops.eye(ops.shape(F)[2], dtype=F.dtype)
     # The diagonal is one where anything moves, whatever is added to it.
     unit = scale[:, :, None] * (S + penalty) * scale[:, None, :] * (1 - one) + (1 + FLOOR) * one
     return Curvature(unit, scale, mean, mass, added)
@@ -164,7 +163,7 @@ def ranges(F: Tensor) -> Tensor:
 
 def damping(variance: Tensor, span: Tensor, mean: Tensor, mass: Tensor) -> Tensor:
     """What is added to the diagonal of S, (K, D)."""
-    square = ops.broadcast_to(ops.square(span), variance.shape)
+    square = ops.broadcast_to(ops.square(span), ops.shape(variance))
     varies = square > 0
     # A pixel that never changes has its own value for a unit.
     square = ops.where(varies, square, ops.square(mean))
@@ -187,7 +186,7 @@ def sample(*arrays: Tensor, most: int = CURVATURE) -> tuple[Tensor, ...]:
     """Evenly spaced images of arrays (T, ...)."""
     chosen = slice(None, None, stride(ops.shape(arrays[0])[0], most))
     # A slice with a computed stride forgets the static shape.
-    return tuple(ops.reshape(array[chosen], (-1, *array.shape[1:])) for array in arrays)
+    return tuple(ops.reshape(array[chosen], (-1, *ops.shape(array)[1:])) for array in arrays)
 
 
 def same_total(w: Tensor, weights: Tensor) -> Tensor:

@@ -11,14 +11,12 @@ from keras_bilinear.maths.bilinear import Factors, Samples
 from keras_bilinear.solver.descent import DAMPINGS, Budget, adapted, differentiate
 from keras_bilinear.solver.directions import DIRECTIONS
 from keras_bilinear.solver.joint import (
-    Joint,
     curvature_of,
     join,
-    mean_image,
+    pose,
     shifted,
     sketch_of,
     solve_joint,
-    split,
 )
 from keras_bilinear.solver.preconditioner import SKETCH, curvature, stride
 from tests import reference
@@ -40,12 +38,11 @@ class Case:
         self.factors = Factors(tensor(A), tensor(B), tensor(rng.normal(size=K)) if bias else None)
         self.samples = Samples(tensor(self.C), bm.normalised_weights(tensor(self.s)))
         self.curvature = curvature_of(tensor(self.X), self.samples, self.factors, ALPHA, penalty)
-        self.mean = mean_image(tensor(self.X)) if bias else None
-        self.problem = Joint(tensor(self.X), self.mean, self.factors, ALPHA, penalty, self.curvature.inverted())
-        self.U = join(*shifted(self.factors, self.mean, 1))
+        self.problem = pose(tensor(self.X), self.factors, ALPHA, penalty, self.curvature.inverted())
+        self.U = join(*shifted(self.factors, self.problem.mean, 1))
 
     def objective(self, U):
-        A, B, bias = shifted(split(ops.convert_to_tensor(U), self.factors), self.mean, -1)
+        A, B, bias = shifted(self.problem.split(ops.convert_to_tensor(U)), self.problem.mean, -1)
         name = self.penalty.__name__.lower()
         bias = None if bias is None else np.asarray(bias)
         return reference.objective(self.X, self.C, self.s, np.asarray(A), np.asarray(B), ALPHA, name, bias)
@@ -123,7 +120,7 @@ def test_curvature_is_that_of_what_the_factors_multiply(penalty, K, bias):
         for d in range(D):
             e = np.zeros((D, K))
             e[d, k] = 1.0
-            eA, eB, _ = split(ops.convert_to_tensor(e), case.factors._replace(bias=None))
+            eA, eB, _ = case.problem.split(ops.convert_to_tensor(e))
             gA, gB = penalty.gradient(eA, case.factors.B)[0], penalty.gradient(case.factors.A, eB)[1]
             Q[k, :, d] = np.r_[np.asarray(gA)[:, :, k].ravel(), np.asarray(gB)[:, :, k].ravel()]
     for given, expected in zip(case.curvature, curvature(F, c, ALPHA * Q), strict=True):
@@ -158,7 +155,7 @@ def test_descends_to_a_stationary_point(penalty, inner):
         factors, solution = graph_of(penalty, inner)(X, case.samples, factors, inverse, alpha=alpha)
         assert float(solution.objective) <= float(solution.initial_objective) <= last + 1e-12
         last = float(solution.objective)
-    U = join(*shifted(factors, case.mean, 1))
+    U = join(*shifted(factors, case.problem.mean, 1))
     assert last == pytest.approx(case.objective(np.asarray(U)), rel=1e-10)
     assert np.linalg.norm(case.gradient(U)) < 1e-4
     assert float(solution.grad_norm) == pytest.approx(np.linalg.norm(case.gradient(U)), abs=1e-10)
@@ -200,10 +197,10 @@ def gauss_newton_matrix(case):
     p, w = np.asarray(bm.probabilities(case.problem.logits(case.U))), np.asarray(case.samples.weights)
     middle = np.einsum("tk,kj->tkj", p, np.eye(p.shape[1])) - np.einsum("tk,tj->tkj", p, p)
     H = np.einsum("t,tka,tkj,tjb->ab", w, J, middle, J)
-    A, B, _ = split(case.U, case.factors)
+    A, B, _ = case.problem.split(case.U)
 
     def bent(v):
-        vA, vB, _ = split(ops.convert_to_tensor(v), case.factors)
+        vA, vB, _ = case.problem.split(ops.convert_to_tensor(v))
         QA, QB = penalties.couple(case.penalty.coupling(B), vA), penalties.couple(case.penalty.coupling(A), vB)
         none = None if case.factors.bias is None else ops.zeros_like(case.factors.bias)
         return ALPHA * np.asarray(join(QA, QB, none)).ravel()
@@ -216,7 +213,7 @@ def test_a_sketch_of_all_images_gives_the_newton_step(penalty, K, bias, monkeypa
     monkeypatch.setattr("keras_bilinear.solver.descent.SKETCH_CG", 500)
     monkeypatch.setattr("keras_bilinear.solver.descent.SKETCH_TARGET", 1e-20)
     case = Case(penalty, K=K, bias=bias, T=24)
-    sketch = sketch_of(case.problem, case.samples, case.U)
+    sketch = sketch_of(case.problem, case.samples)
     g = np.random.default_rng(3).normal(size=case.U.shape)
     ridge = 0.7 * np.asarray(sketch.damping)
     expected = np.linalg.solve(gauss_newton_matrix(case) + np.diag(ridge.ravel()), g.ravel())
@@ -226,7 +223,7 @@ def test_a_sketch_of_all_images_gives_the_newton_step(penalty, K, bias, monkeypa
 
 def test_a_sketch_is_a_part_of_many_images_with_the_weight_of_all():
     case = Case(penalties.Product, T=4096)
-    sketch = sketch_of(case.problem, case.samples, case.U)
+    sketch = sketch_of(case.problem, case.samples)
     assert len(sketch.problem.X) == 4096 // int(stride(4096, SKETCH)) < 4096
     assert float(ops.sum(sketch.samples.weights)) == pytest.approx(float(ops.sum(case.samples.weights)))
     g = ops.convert_to_tensor(case.gradient(case.U))

@@ -56,7 +56,7 @@ def test_it_is_the_inverse_of_the_damped_gauss_newton_matrix(bias):
     H = gauss_newton(F, c, Q + np.eye(D) * all_damping(F, c, Q)[:, None, :], bias)
     g = np.random.default_rng(1).normal(size=(D + bias, K))
     expected = np.stack([np.linalg.solve(H[k], g[:, k]) for k in range(K)], axis=1)
-    np.testing.assert_allclose(curvature(F, c, Q).inverted().apply(g), expected, rtol=1e-9)
+    np.testing.assert_allclose(curvature(F, c, Q).inverted().apply(g, bias), expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -72,7 +72,7 @@ def test_the_diagonal_leaves_out_how_features_vary_together(bias, shared):
     H[:, :D, :D] += np.eye(D) * all_damping(each, c, Q)[:, None, :]
     g = np.random.default_rng(1).normal(size=(D + bias, K))
     expected = np.stack([np.linalg.solve(H[k], g[:, k]) for k in range(K)], axis=1)
-    given = diagonal(F, c, np.diagonal(Q, axis1=1, axis2=2)).apply(g)
+    given = diagonal(F, c, np.diagonal(Q, axis1=1, axis2=2)).apply(g, bias)
     np.testing.assert_allclose(given, expected, rtol=1e-7)
 
 
@@ -93,7 +93,7 @@ def directions(F, c, Q, r, kind, bias):
     P = curvature(*tensors).inverted() if kind == "dense" else diagonal(*tensors[:2], ops.diagonal(Q, 0, 1, 2))
     g = np.einsum("ksd,ks->dk", F, r)
     g = np.r_[g, r.sum(axis=1)[None]] if bias else g
-    d = np.asarray(P.apply(ops.convert_to_tensor(g.astype(F.dtype))))
+    d = np.asarray(P.apply(ops.convert_to_tensor(g.astype(F.dtype)), bias))
     z = np.einsum("ksd,dk->ks", F, d[:D])
     return z + d[-1][:, None] if bias else z
 
