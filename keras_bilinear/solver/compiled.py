@@ -1,4 +1,4 @@
-"""Steps of the solver as graphs that all models share: traced once in a process, or compiled by XLA for each shape."""
+"""Steps of the solver as graphs that all models share: traced once in a process, or compiled for each shape."""
 
 import functools
 from collections.abc import Callable
@@ -52,7 +52,7 @@ def traced_once(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def of_any_size(tensor: Tensor | None) -> tf.TensorSpec | None:
-    """What a graph is to know of `tensor`: its rank and its ones, for they broadcast, and K = 1 is another formula."""
+    """What a graph is to know of `tensor`: its rank and its ones, which broadcast; K = 1 has another formula."""
     if tensor is None:
         return None
     return tf.TensorSpec([1 if size == 1 else None for size in tensor.shape], tensor.dtype)
