@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
+from keras import ops
 
 from keras_bilinear.maths.bilinear import Tensor
 from keras_bilinear.maths.penalties import Penalty
@@ -49,6 +50,15 @@ def graph_of(step: Compiled) -> Any:
 def traced_once(function: Callable[..., Any]) -> Callable[..., Any]:
     """The same function, which graphs that call it in several places hold once."""
     return tf.function(function, autograph=False)
+
+
+def loop(unfinished: Callable[..., Tensor], step: Callable[..., Any], state: tuple[Any, ...]) -> tuple[Any, ...]:
+    """`keras.ops.while_loop` for a state whose tensors keep their shapes, which need not be known."""
+
+    def keeping_shapes(*state: Any) -> Any:
+        return tf.nest.map_structure(lambda new, old: tf.ensure_shape(new, old.shape), step(*state), state)
+
+    return ops.while_loop(unfinished, keeping_shapes, state)
 
 
 def of_any_size(tensor: Tensor | None) -> tf.TensorSpec | None:

@@ -19,7 +19,7 @@ from keras_bilinear.maths.bilinear import (
     margins,
     probabilities,
 )
-from keras_bilinear.solver.compiled import traced_once
+from keras_bilinear.solver.compiled import loop, traced_once
 from keras_bilinear.solver.line_search import minimise_curve
 from keras_bilinear.solver.linear_cg import inner, linear_cg
 
@@ -218,7 +218,7 @@ def minimise(
     at_rest = ops.equal(ops.norm(begin.g), 0)
     still = Step(nothing, zero, nothing)
     start = State(ops.zeros((), "int32"), at_rest, ops.zeros((), "bool"), begin, still, zero, zero + FIRST_DAMPING)
-    (end,) = ops.while_loop(unfinished, iterate, (start,))
+    (end,) = loop(unfinished, iterate, (start,))
     U, z, J, _, g, h = end.point
     return Solution(U, z, begin.J, J, end.eta, ops.norm(g), end.iterations, 0.5 * inner(g, h))
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from keras import ops
 
 from keras_bilinear.maths.bilinear import Tensor
+from keras_bilinear.solver.compiled import loop
 
 
 def inner(U: Tensor, V: Tensor) -> Tensor:
@@ -41,4 +42,4 @@ def linear_cg(
         return ops.where(curvature > 0, i + 1, most), h + step * v, r_new, rp_new, p_new + rp_new / rp * v
 
     start = (ops.zeros((), "int32"), ops.zeros_like(g), g, first, begin)
-    return ops.while_loop(unsolved, improve, start)[1]
+    return loop(unsolved, improve, start)[1]
