@@ -39,7 +39,7 @@ class Joint(NamedTuple):
     Fields:
         X: Images (T, M N).
         mean: Of the images, (M N,); None without a bias.
-        sizes: (L, M, N).
+        sizes: (L, M, N, K).
         alpha: Weight of the penalty, scalar.
         R: The penalty.
         preconditioner: Of the curvature of each class.
@@ -47,7 +47,7 @@ class Joint(NamedTuple):
 
     X: Tensor
     mean: Tensor | None
-    sizes: tuple[Tensor, Tensor, Tensor]
+    sizes: tuple[Tensor, Tensor, Tensor, Tensor]
     alpha: Tensor
     R: type[Penalty]
     preconditioner: Preconditioner
@@ -69,7 +69,7 @@ class Joint(NamedTuple):
     def path(self, U: Tensor, d: Tensor) -> Path:
         """z' is linear and z'' quadratic in d; both come from one product with the images."""
         (A, B, _), (dA, dB, dbeta) = self.split(U), self.split(d)
-        K = ops.shape(U)[1]
+        K = self.sizes[-1]
         first = bm.kernel(dA, B) + bm.kernel(A, dB)
         both = self.forward(ops.concatenate([first, bm.kernel(dA, dB)], axis=1))
         dz, ddz = both[:, :K], both[:, K:]
@@ -139,8 +139,8 @@ class Joint(NamedTuple):
 
     def pull(self, G: Tensor, A: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:
         """(G_k b_{l,k}, G_k^T a_{l,k}): what a change G of dV/dW does to either side. G (M N, K)."""
-        _, M, N = self.sizes
-        G = ops.reshape(G, (M, N, -1))
+        _, M, N, K = self.sizes
+        G = ops.reshape(G, (M, N, K))
         return ops.einsum("mnk,lnk->lmk", G, B), ops.einsum("mnk,lmk->lnk", G, A)
 
     def join(self, A: Tensor, B: Tensor) -> Tensor:
@@ -149,8 +149,8 @@ class Joint(NamedTuple):
 
     def split(self, U: Tensor) -> Factors:
         """A, B and the bias of U."""
-        L, M, N = self.sizes
-        A, B = ops.reshape(U[: L * M], (L, M, -1)), ops.reshape(U[L * M : L * (M + N)], (L, N, -1))
+        L, M, N, K = self.sizes
+        A, B = ops.reshape(U[: L * M], (L, M, K)), ops.reshape(U[L * M : L * (M + N)], (L, N, K))
         return Factors(A, B, None if self.mean is None else U[-1])
 
 
@@ -180,9 +180,9 @@ def pose(
     X: Tensor, factors: Factors, alpha: Tensor, penalty: type[Penalty], preconditioner: Preconditioner
 ) -> Joint:
     """J as a function of all factors. X (T, M, N)."""
-    (L, M, _), N = ops.shape(factors.A), ops.shape(factors.B)[1]
+    (L, M, K), N = ops.shape(factors.A), ops.shape(factors.B)[1]
     mean = None if factors.bias is None else mean_image(X)
-    return Joint(ops.reshape(X, (-1, M * N)), mean, (L, M, N), alpha, penalty, preconditioner)
+    return Joint(ops.reshape(X, (-1, M * N)), mean, (L, M, N, K), alpha, penalty, preconditioner)
 
 
 def sketch_of(problem: Joint, samples: Samples) -> Sketch:
