@@ -29,15 +29,17 @@ class Compiled:
     direction: Callable[..., Tensor] | None = None
 
     def __call__(self, *tensors: Any) -> Any:
-        graph = graph_of(self)
         if self.jit:
-            return graph(*tensors)
-        return graph.get_concrete_function(*tf.nest.map_structure(of_any_size, tensors))(*tensors)
+            return graph_of(self)(*tensors)
+        known = tf.nest.map_structure(of_any_size, tensors)
+        # TensorFlow would take the graph of many classes for K = 1, too, which has another formula.
+        ones = tuple(tuple(spec.shape) for spec in tf.nest.flatten(known) if spec is not None)
+        return graph_of(self, ones).get_concrete_function(*known)(*tensors)
 
 
 @functools.cache
-def graph_of(step: Compiled) -> Any:
-    """The graph, not traced yet."""
+def graph_of(step: Compiled, ones: tuple[tuple[int | None, ...], ...] = ()) -> Any:
+    """The graph, not traced yet, for tensors that have `ones` among their sizes."""
     settings = {"penalty": step.penalty, "blocks": step.blocks, "direction": step.direction}
     given = {name: setting for name, setting in settings.items() if setting is not None}
 
@@ -62,7 +64,7 @@ def loop(unfinished: Callable[..., Tensor], step: Callable[..., Any], state: tup
 
 
 def of_any_size(tensor: Tensor | None) -> tf.TensorSpec | None:
-    """What a graph is to know of `tensor`: its rank and its ones, which broadcast; K = 1 has another formula."""
+    """What a graph is to know of `tensor`: its rank, and which of its sizes are one."""
     if tensor is None:
         return None
     return tf.TensorSpec([1 if size == 1 else None for size in tensor.shape], tensor.dtype)

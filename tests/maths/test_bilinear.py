@@ -104,3 +104,8 @@ def test_factors_of_a_zero_matrix_are_zero():
     A, B = bm.canonical_factors(ops.zeros((2, 4, 3)), ops.ones((2, 5, 3)))
     assert not np.any(A)
     assert not np.any(B)
+
+
+def test_logits_and_targets_of_other_classes_have_no_margins():
+    with pytest.raises(ValueError, match="of the same classes"):
+        bm.margins(ops.ones((4, 3)), ops.ones((4, 1)))

@@ -42,18 +42,18 @@ def test_bad_assignments_change_nothing():
     assert optimizer.max_inner == 7
 
 
-def test_without_xla_one_graph_serves_any_number_of_images():
+def test_without_xla_one_graph_serves_images_of_any_size_and_number():
     traced = []
 
     def total(X, samples, bias, penalty):
-        traced.append(X.shape)
+        traced.append((X.shape, samples.targets.shape))
         return penalty.degree * ops.sum(ops.sum(X, axis=(1, 2)) * samples.weights)
 
-    for T in (1, 3, 4):
+    for T, M, N, K in ((3, 5, 6, 2), (4, 5, 6, 3), (3, 7, 2, 4), (3, 5, 6, 1), (4, 2, 2, 1)):
         solve = Compiled(total, jit=False, penalty=penalties.Product)  # equal ones are one graph
-        samples = Samples(ops.ones((T, 2)), ops.ones((T,)))
-        assert float(solve(ops.ones((T, 5, 6)), samples, None)) == 60 * T
-    assert traced == [(None, 5, 6)]
+        samples = Samples(ops.ones((T, K)), ops.ones((T,)))
+        assert float(solve(ops.ones((T, M, N)), samples, None)) == 2 * T * M * N
+    assert traced == [((None, None, None), (None, None)), ((None, None, None), (None, 1))]
 
 
 @pytest.mark.parametrize("option", ["learning_rate", "clipnorm", "weight_decay", "use_ema"])

@@ -106,7 +106,7 @@ def test_what_float32_cannot_tell_apart_has_stalled(name):
     x, y = images()
     model, judge = MODELS[name](1e-2, True), BlockConvergence(rtol=RTOL)
     with pytest.warns(ConvergenceWarning, match="standardise them"):
-        model.fit(x + 1e6, y, epochs=60, verbose=0, callbacks=[judge])
+        model.fit(x + 4e6, y, epochs=60, verbose=0, callbacks=[judge])
     assert judge.stalled
     assert not judge.converged
     assert "a Newton step would" in judge.reason
