@@ -1,5 +1,7 @@
 """Networks in which bilinear layers take turns."""
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -8,6 +10,20 @@ from keras_bilinear.models.alternation import AlternatingTraining
 from keras_bilinear.parts.layers_within import bilinear_layers
 from keras_bilinear.parts.losses import check_from_logits, losses_by_output
 from keras_bilinear.parts.optimizers import BlockLineSearch
+
+
+def like_a_functional_model(init: Callable[..., None]) -> Callable[..., None]:
+    """The same constructor, taken by every Keras since 3.8 for that of a functional model.
+
+    Only of such classes does Keras save the graph; it looks at the arguments, and older releases at those of a
+    wrapper around their own constructor.
+    """
+
+    @functools.wraps(init)
+    def wrapper(*args: Any, **kwargs: Any) -> None:
+        init(*args, **kwargs)
+
+    return wrapper
 
 
 @keras.saving.register_keras_serializable(package="keras_bilinear")
@@ -30,6 +46,7 @@ class AlternatingModel(AlternatingTraining, keras.Model):
         >>> model.compile("adam", "sparse_categorical_crossentropy")
     """
 
+    @like_a_functional_model
     def __init__(self, inputs: Any, outputs: Any, name: str | None = None, **kwargs: Any):
         if set(kwargs) - {"trainable"}:  # which Keras takes and ignores
             raise ValueError(f"Expected `inputs`, `outputs`, `name` and `trainable`. Received: {sorted(kwargs)}")

@@ -113,8 +113,8 @@ class ImageRegression(CheckedCalls, AlternatingTraining, keras.Model):
             metrics: As in Keras; by default the accuracy, whatever form the labels have.
             jit_compile: As in Keras: True compiles with XLA, once a shape, and "auto" does so on accelerators. With
                 `BlockLineSearch` it is the solver that is compiled; on a CPU "auto" does so where steps are small
-                and many (see `BlockLineSearch.steps_are_large`). Without XLA it is traced once for all models of a
-                shape and any number of images.
+                and many (see `BlockLineSearch.steps_are_large`). Without XLA it is traced once for all models,
+                whatever their sizes.
             **kwargs: As in Keras.
         """
         optimizer = BlockLineSearch() if optimizer is None else optimizer
