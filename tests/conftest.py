@@ -3,6 +3,7 @@
 import gc
 import os
 import pathlib
+import random
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -22,9 +23,16 @@ def nothing_to_look_through():
     gc.freeze()
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def seeded():
     keras.utils.set_random_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def seeded_again():
+    """Before every test, but for TensorFlow's seed: to set that makes it prepare all its graphs anew."""
+    random.seed(0)
+    np.random.seed(0)
 
 
 @pytest.fixture(scope="session")
