@@ -43,7 +43,9 @@ class Penalty:
     def __init_subclass__(cls, **options: Any):
         """What was proven of one R holds for no other: a subclass with its own R states its bound, or has none."""
         super().__init_subclass__(**options)
-        if vars(cls).keys() & {"coupling", "remainder", "value"}:
+        if "coupling" in vars(cls) and "coupled" not in vars(cls):
+            cls.coupled = vars(Penalty)["coupled"]  # type: ignore[method-assign]  # the short way was another Q's
+        if vars(cls).keys() & {"coupling", "coupled", "remainder", "value"}:
             cls.bound = vars(cls).get("bound", staticmethod(duality.no_bound))
             cls.has_optimal_rank = vars(cls).get("has_optimal_rank", False)
 
@@ -64,6 +66,11 @@ class Penalty:
         """Q (L, L, K): how strongly ranks l and m of the other side are tied. B (L, N, K)."""
         raise NotImplementedError
 
+    @classmethod
+    def coupled(cls, B: Tensor, A: Tensor) -> Tensor:
+        """Q(B) A, shaped like A. A subclass may know a shorter way; a new `coupling` takes the long one again."""
+        return couple(cls.coupling(B), A)
+
     @staticmethod
     def remainder(B: Tensor) -> Tensor:
         """S(B), the part of R that does not depend on the other side. B (L, N, K) -> scalar."""
@@ -77,12 +84,12 @@ class Penalty:
     @classmethod
     def gradient(cls, A: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:
         """(dR/dA, dR/dB), shaped like A and B."""
-        return couple(cls.coupling(B), A), couple(cls.coupling(A), B)
+        return cls.coupled(B, A), cls.coupled(A, B)
 
     @classmethod
     def curvature(cls, D: Tensor, B: Tensor) -> Tensor:
         """d^2/d eta^2 R(A + eta D, B), the same for every A. D (L, M, K), B (L, N, K) -> scalar."""
-        return ops.sum(D * couple(cls.coupling(B), D))
+        return ops.sum(D * cls.coupled(B, D))
 
     @classmethod
     def hessian_product(cls, A: Tensor, B: Tensor, dA: Tensor, dB: Tensor) -> tuple[Tensor, Tensor]:
@@ -90,8 +97,8 @@ class Penalty:
 
         Q is quadratic in its argument, so its central difference is exact for a step of any size.
         """
-        slope_A = couple(cls.coupling(B), dA) + 0.5 * couple(cls.coupling(B + dB) - cls.coupling(B - dB), A)
-        slope_B = couple(cls.coupling(A), dB) + 0.5 * couple(cls.coupling(A + dA) - cls.coupling(A - dA), B)
+        slope_A = cls.coupled(B, dA) + 0.5 * (cls.coupled(B + dB, A) - cls.coupled(B - dB, A))
+        slope_B = cls.coupled(A, dB) + 0.5 * (cls.coupled(A + dA, B) - cls.coupled(A - dA, B))
         return slope_A, slope_B
 
     def get_config(self) -> dict[str, Any]:
@@ -127,6 +134,10 @@ class Sum(Penalty):
         L, _, K = ops.shape(B)
         return ops.broadcast_to(identity(L, B.dtype), (L, L, K))
 
+    @classmethod
+    def coupled(cls, B: Tensor, A: Tensor) -> Tensor:
+        return A  # Q = 1
+
     @staticmethod
     def remainder(B: Tensor) -> Tensor:
         return 0.5 * ops.sum(B * B)
@@ -141,6 +152,10 @@ class Product(Penalty):
     @staticmethod
     def coupling(B: Tensor) -> Tensor:
         return identity(ops.shape(B)[0], B.dtype) * ops.sum(B * B, axis=1)
+
+    @classmethod
+    def coupled(cls, B: Tensor, A: Tensor) -> Tensor:
+        return ops.sum(B * B, axis=1, keepdims=True) * A  # Q is diagonal
 
 
 @keras.saving.register_keras_serializable(package="keras_bilinear")

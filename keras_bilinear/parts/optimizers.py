@@ -12,7 +12,7 @@ from keras_bilinear.solver import blocks as bl
 from keras_bilinear.solver.compiled import Compiled
 from keras_bilinear.solver.descent import Budget, Solution
 from keras_bilinear.solver.directions import DIRECTIONS
-from keras_bilinear.solver.joint import curvature_of, solve_joint
+from keras_bilinear.solver.joint import curvature_of, solve_joint, step_joint
 from keras_bilinear.solver.silent_ranks import wake_if_silent
 
 BLOCKS = ("joint", "side", "factor")
@@ -106,11 +106,16 @@ class BlockLineSearch(keras.optimizers.Optimizer):
         if self.blocks != "joint":
             solve = Compiled(bl.solve_active, jit, penalty=penalty, blocks=self.blocks, direction=direction)
             return solve(X, samples, factors, active, budget, alpha)
-        # As it is: a graph takes longer to trace for every shape of the images than it would save.
+        # As it is: to trace what hardly ever happens takes longer than it would save.
         factors, gain = wake_if_silent(X, samples, factors, alpha, penalty)
-        curvature = Compiled(curvature_of, jit, penalty=penalty)(X, samples, factors, alpha)
-        solve = Compiled(solve_joint, jit, penalty=penalty, direction=direction)
-        factors, solution = solve(X, samples, factors, curvature.inverted(), budget, alpha)
+        if jit:
+            # XLA inverts matrices slowly.
+            inverse = Compiled(curvature_of, jit, penalty=penalty)(X, samples, factors, alpha).inverted()
+            solve = Compiled(solve_joint, jit, penalty=penalty, direction=direction)
+            factors, solution = solve(X, samples, factors, inverse, budget, alpha)
+        else:
+            step = Compiled(step_joint, jit, penalty=penalty, direction=direction)
+            factors, solution = step(X, samples, factors, budget, alpha)
         return factors, solution._replace(initial_objective=solution.initial_objective + gain)
 
     def solve_linear(

@@ -6,13 +6,14 @@ ranks of a class share their pixels; `curvature` undoes that with the Gauss-Newt
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import tensorflow as tf
 from keras import ops
 
 from keras_bilinear.maths import bilinear as bm
 from keras_bilinear.maths.bilinear import Factors, Samples, Tensor
-from keras_bilinear.maths.penalties import Penalty, couple
+from keras_bilinear.maths.penalties import Penalty, identity
 from keras_bilinear.solver.descent import Budget, Direction, Path, Sketch, Solution, minimise
 from keras_bilinear.solver.directions import newton_cg
 from keras_bilinear.solver.linear_cg import inner
@@ -37,9 +38,9 @@ class Joint(NamedTuple):
     all logits alike wherever pixels are far from zero, and an exact line search would stop it at once.
 
     Fields:
-        X: Images (T, M N).
-        mean: Of the images, (M N,); None without a bias.
-        sizes: (L, M, N, K).
+        X: Images (T, M, N).
+        mean: Of the images, (M, N); None without a bias.
+        layout: Where A, B and the bias stand in U.
         alpha: Weight of the penalty, scalar.
         R: The penalty.
         preconditioner: Of the curvature of each class.
@@ -47,14 +48,14 @@ class Joint(NamedTuple):
 
     X: Tensor
     mean: Tensor | None
-    sizes: tuple[Tensor, Tensor, Tensor, Tensor]
+    layout: "Layout"
     alpha: Tensor
     R: type[Penalty]
     preconditioner: Preconditioner
 
     def logits(self, U: Tensor) -> Tensor:
         A, B, beta = self.split(U)
-        z = self.forward(bm.kernel(A, B))
+        z = self.forward(bm.merged_weights(A, B))
         return z if beta is None else z + beta
 
     def penalty(self, U: Tensor) -> Tensor:
@@ -62,17 +63,14 @@ class Joint(NamedTuple):
         return self.alpha * self.R.value(A, B)
 
     def gradient(self, U: Tensor, residual: Tensor) -> Tensor:
-        A, B, _ = self.split(U)
-        rA, rB = self.R.gradient(A, B)
-        return self.pull_back(U, residual) + self.alpha * self.join(rA, rB)
+        at = self.split(U)
+        return self.pull_back(at, residual) + self.alpha * self.join(*self.R.gradient(at.A, at.B))
 
     def path(self, U: Tensor, d: Tensor) -> Path:
         """z' is linear and z'' quadratic in d; both come from one product with the images."""
         (A, B, _), (dA, dB, dbeta) = self.split(U), self.split(d)
-        K = self.sizes[-1]
-        first = bm.kernel(dA, B) + bm.kernel(A, dB)
-        both = self.forward(ops.concatenate([first, bm.kernel(dA, dB)], axis=1))
-        dz, ddz = both[:, :K], both[:, K:]
+        first, second = bm.merged_weights(dA, B) + bm.merged_weights(A, dB), bm.merged_weights(dA, dB)
+        dz, ddz = ops.split(self.forward(ops.concatenate([first, second])), 2, axis=1)
 
         def penalty(eta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             A_eta, B_eta = A + eta * dA, B + eta * dB
@@ -84,34 +82,34 @@ class Joint(NamedTuple):
 
     def hessian(self, U: Tensor, residual: Tensor, curve: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         """v -> J_z^T curve(J_z v), and what bends because both factors of W move: G^T v and the penalty."""
-        A, B, _ = self.split(U)
+        at = self.split(U)
         G = self.adjoint(residual)
 
         def product(v: Tensor) -> Tensor:
             vA, vB, _ = self.split(v)
-            pA, pB = self.R.hessian_product(A, B, vA, vB)
+            pA, pB = self.R.hessian_product(at.A, at.B, vA, vB)
             bent_A, bent_B = self.pull(G, vA, vB)
             bent = self.join(bent_A + self.alpha * pA, bent_B + self.alpha * pB)
-            return self.straight(U, curve, v) + bent
+            return self.straight(at, curve, v) + bent
 
         return product
 
     def gauss_newton(self, U: Tensor, curve: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         """v -> J_z^T curve(J_z v) + alpha Q v, either side with its own Q."""
-        A, B, _ = self.split(U)
-        QA, QB = self.alpha * self.R.coupling(B), self.alpha * self.R.coupling(A)
+        at = self.split(U)
 
         def product(v: Tensor) -> Tensor:
             vA, vB, _ = self.split(v)
-            return self.straight(U, curve, v) + self.join(couple(QA, vA), couple(QB, vB))
+            curved = self.alpha * self.join(self.R.coupled(at.B, vA), self.R.coupled(at.A, vB))
+            return self.straight(at, curve, v) + curved
 
         return product
 
-    def straight(self, U: Tensor, curve: Callable[[Tensor], Tensor], v: Tensor) -> Tensor:
+    def straight(self, at: Factors, curve: Callable[[Tensor], Tensor], v: Tensor) -> Tensor:
         """J_z^T curve(J_z v)."""
-        (A, B, _), (vA, vB, vbeta) = self.split(U), self.split(v)
-        dz = self.forward(bm.kernel(vA, B) + bm.kernel(A, vB))
-        return self.pull_back(U, curve(dz if vbeta is None else dz + vbeta))
+        vA, vB, vbeta = self.split(v)
+        dz = self.forward(bm.merged_weights(vA, at.B) + bm.merged_weights(at.A, vB))
+        return self.pull_back(at, curve(dz if vbeta is None else dz + vbeta))
 
     def precondition(self, g: Tensor) -> Tensor:
         """P_k g_k for each class."""
@@ -122,36 +120,68 @@ class Joint(NamedTuple):
         return h
 
     def forward(self, W: Tensor) -> Tensor:
-        """<W, X - mean>, (T, K), of any number of kernels W (M N, K)."""
-        z = ops.matmul(self.X, W)
-        return z if self.mean is None else z - ops.matmul(self.mean, W)
+        """<W, X - mean>, (T, K), of any number of filters W (K, M, N)."""
+        z = ops.einsum("tmn,kmn->tk", self.X, W)
+        return z if self.mean is None else z - ops.einsum("mn,kmn->k", self.mean, W)
 
     def adjoint(self, residual: Tensor) -> Tensor:
-        """dV/dW (M N, K)."""
-        G = ops.transpose(ops.matmul(ops.transpose(residual), self.X))
-        return G if self.mean is None else G - self.mean[:, None] * ops.sum(residual, axis=0)
+        """dV/dW (K, M, N)."""
+        G = ops.einsum("tk,tmn->kmn", residual, self.X)
+        return G if self.mean is None else G - ops.sum(residual, axis=0)[:, None, None] * self.mean
 
-    def pull_back(self, U: Tensor, residual: Tensor) -> Tensor:
+    def pull_back(self, at: Factors, residual: Tensor) -> Tensor:
         """dV/dU by the chain rule over W_k = sum_l a_{l,k} b_{l,k}^T."""
-        A, B, beta = self.split(U)
-        gA, gB = self.pull(self.adjoint(residual), A, B)
-        return join(gA, gB, None if beta is None else ops.sum(residual, axis=0))
+        gA, gB = self.pull(self.adjoint(residual), at.A, at.B)
+        return self.layout.join(gA, gB, None if self.mean is None else ops.sum(residual, axis=0))
 
     def pull(self, G: Tensor, A: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:
-        """(G_k b_{l,k}, G_k^T a_{l,k}): what a change G of dV/dW does to either side. G (M N, K)."""
-        _, M, N, K = self.sizes
-        G = ops.reshape(G, (M, N, K))
-        return ops.einsum("mnk,lnk->lmk", G, B), ops.einsum("mnk,lmk->lnk", G, A)
+        """(G_k b_{l,k}, G_k^T a_{l,k}): what a change G of dV/dW does to either side. G (K, M, N)."""
+        return ops.einsum("kmn,lnk->lmk", G, B), ops.einsum("kmn,lmk->lnk", G, A)
 
     def join(self, A: Tensor, B: Tensor) -> Tensor:
         """A (L, M, K) and B (L, N, K) as U (D, K), with nothing for the bias."""
-        return join(A, B, None if self.mean is None else ops.zeros_like(A[0, 0]))
+        return self.layout.join(A, B, None if self.mean is None else ops.zeros_like(A[0, 0]))
 
     def split(self, U: Tensor) -> Factors:
         """A, B and the bias of U."""
-        L, M, N, K = self.sizes
-        A, B = ops.reshape(U[: L * M], (L, M, K)), ops.reshape(U[L * M : L * (M + N)], (L, N, K))
-        return Factors(A, B, None if self.mean is None else U[-1])
+        return self.layout.split(U)
+
+
+class Layout(NamedTuple):
+    """How A (L, M, K), B (L, N, K) and a bias (K,) become rows of U (D, K), and come back.
+
+    Sizes need not be known as a graph is traced; then each costs some operations, so they are taken once.
+
+    Fields:
+        A, B: The shapes of the factors.
+        rows: The shape (-1, K) of either in U.
+        counts: How many rows belong to A, to B, and to the bias where there is one.
+    """
+
+    A: Any
+    B: Any
+    rows: Any
+    counts: list[Any]
+
+    @classmethod
+    def of(cls, factors: Factors) -> "Layout":
+        """That of factors of these shapes."""
+        (L, M, K), N = ops.shape(factors.A), ops.shape(factors.B)[1]
+        counts = [L * M, L * N] if factors.bias is None else [L * M, L * N, 1]
+        sizes = ((L, M, K), (L, N, K), (-1, K), counts)
+        if all(isinstance(size, int) for size in (L, M, N, K)):
+            return cls(*sizes)
+        return cls(*map(ops.stack, sizes))
+
+    def join(self, A: Tensor, B: Tensor, bias: Tensor | None) -> Tensor:
+        """U (D, K)."""
+        rows = [ops.reshape(A, self.rows), ops.reshape(B, self.rows)]
+        return ops.concatenate(rows if bias is None else [*rows, bias[None]])
+
+    def split(self, U: Tensor) -> Factors:
+        """A, B and the bias of U."""
+        A, B, *bias = tf.split(U, self.counts)
+        return Factors(ops.reshape(A, self.A), ops.reshape(B, self.B), bias[0][0] if bias else None)
 
 
 def solve_joint(
@@ -169,7 +199,7 @@ def solve_joint(
     `preconditioner` is what `curvature_of` gave, inverted; the rest is as in `blocks.solve_active`.
     """
     problem = pose(X, factors, alpha, penalty, preconditioner)
-    U = join(*shifted(factors, problem.mean, 1))
+    U = problem.layout.join(*shifted(factors, problem.mean, 1))
     sketch = None if direction is newton_cg else sketch_of(problem, samples)
     solution = minimise(problem, samples, U, direction, budget, PATIENCE, sketch)
     found = shifted(problem.split(solution.parameters), problem.mean, -1)
@@ -180,9 +210,8 @@ def pose(
     X: Tensor, factors: Factors, alpha: Tensor, penalty: type[Penalty], preconditioner: Preconditioner
 ) -> Joint:
     """J as a function of all factors. X (T, M, N)."""
-    (L, M, K), N = ops.shape(factors.A), ops.shape(factors.B)[1]
     mean = None if factors.bias is None else mean_image(X)
-    return Joint(ops.reshape(X, (-1, M * N)), mean, (L, M, N, K), alpha, penalty, preconditioner)
+    return Joint(X, mean, Layout.of(factors), alpha, penalty, preconditioner)
 
 
 def sketch_of(problem: Joint, samples: Samples) -> Sketch:
@@ -194,14 +223,19 @@ def sketch_of(problem: Joint, samples: Samples) -> Sketch:
 
 
 def mean_image(X: Tensor) -> Tensor:
-    """The mean of the images, (M N,), of a part of them."""
-    return ops.reshape(ops.mean(sample(X)[0], axis=0), (-1,))
+    """The mean of the images, (M, N), of a part of them."""
+    return ops.mean(sample(X)[0], axis=0)
 
 
 def shifted(factors: Factors, mean: Tensor | None, sign: int) -> Factors:
     """The factors with the bias of images about their mean, or for sign = -1 with that of the images themselves."""
     A, B, bias = factors
-    return factors if mean is None else Factors(A, B, bias + sign * ops.matmul(mean, bm.kernel(A, B)))
+    return factors if mean is None else Factors(A, B, bias + sign * of_mean(mean, A, B))
+
+
+def of_mean(mean: Tensor, A: Tensor, B: Tensor) -> Tensor:
+    """<W, mean>, (K,). mean (M, N)."""
+    return ops.einsum("mn,kmn->k", mean, bm.merged_weights(A, B))
 
 
 def curvature_of(X: Tensor, samples: Samples, factors: Factors, alpha: Tensor, penalty: type[Penalty]) -> Curvature:
@@ -214,25 +248,29 @@ def curvature_of(X: Tensor, samples: Samples, factors: Factors, alpha: Tensor, p
     c = curvature_weights(bm.probabilities(bm.logits(X, A, B, bias)), same_total(w, samples.weights))
     if bias is not None:
         X = X - ops.mean(X, axis=0)  # as `Joint` takes them
-    F = ops.concatenate([bm.left_features(X, B), bm.right_features(X, A)], axis=2)
-    return curvature(F, c, alpha * penalty_matrix(factors, penalty))
+    (L, M, K), N = ops.shape(A), ops.shape(B)[1]
+    left = ops.reshape(ops.einsum("tmn,lnk->ktlm", X, B), (K, -1, L * M))
+    right = ops.reshape(ops.einsum("tmn,lmk->ktln", X, A), (K, -1, L * N))
+    Q = spread(penalty.coupling(B), (K, L, M), after=L * N) + spread(penalty.coupling(A), (K, L, N), before=L * M)
+    return curvature(ops.concatenate([left, right], axis=2), c, alpha * Q)
 
 
-def penalty_matrix(factors: Factors, penalty: type[Penalty]) -> Tensor:
-    """Q of each side as the block-diagonal matrix (K, D, D) it is on the factors."""
-    A, B, _ = factors
-
-    def spread(Q: Tensor, D: int) -> Tensor:
-        L = ops.shape(Q)[0]
-        return ops.reshape(ops.einsum("lmk,de->kldme", Q, ops.eye(D, dtype=Q.dtype)), (-1, L * D, L * D))
-
-    left, right = spread(penalty.coupling(B), ops.shape(A)[1]), spread(penalty.coupling(A), ops.shape(B)[1])
-    n, m = ops.shape(left)[1], ops.shape(right)[1]
-    return ops.pad(left, ((0, 0), (0, m), (0, m))) + ops.pad(right, ((0, 0), (n, 0), (n, 0)))
+def spread(Q: Tensor, sizes: tuple[Tensor, Tensor, Tensor], before: Tensor = 0, after: Tensor = 0) -> Tensor:
+    """Q (L, L, K) of ranks with D entries each, as the matrix (K, L D, L D) it is on them, between zeros."""
+    K, L, D = sizes
+    matrix = ops.reshape(ops.einsum("lmk,de->kldme", Q, identity(D, Q.dtype)[:, :, 0]), (K, L * D, L * D))
+    return tf.pad(matrix, ((0, 0), (before, after), (before, after)))
 
 
-def join(A: Tensor, B: Tensor, bias: Tensor | None) -> Tensor:
-    """A (L, M, K), B (L, N, K), bias (K,) or None -> U (D, K)."""
-    K = ops.shape(A)[2]
-    rows = [ops.reshape(A, (-1, K)), ops.reshape(B, (-1, K))]
-    return ops.concatenate(rows if bias is None else [*rows, bias[None]])
+def step_joint(
+    X: Tensor,
+    samples: Samples,
+    factors: Factors,
+    budget: Budget,
+    alpha: Tensor,
+    penalty: type[Penalty],
+    direction: Direction,
+) -> tuple[Factors, Solution]:
+    """`solve_joint` with the curvature at the factors as they are."""
+    inverse = curvature_of(X, samples, factors, alpha, penalty).inverted()
+    return solve_joint(X, samples, factors, inverse, budget, alpha, penalty, direction)

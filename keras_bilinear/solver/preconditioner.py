@@ -16,6 +16,7 @@ diagonal of ones before it is inverted.
 
 from typing import NamedTuple
 
+import tensorflow as tf
 from keras import ops
 
 from keras_bilinear.maths.bilinear import Tensor
@@ -179,14 +180,16 @@ CURVATURE, SKETCH = 2048, 4096
 
 def stride(T: Tensor, most: int = CURVATURE) -> Tensor:
     """Every how many of T images one is taken: all of few, a fourth of them, or some `most` of very many."""
+    if isinstance(T, int):
+        return max(1, min(4, T // 1024), T // most)
     return ops.maximum(ops.maximum(1, ops.minimum(4, T // 1024)), T // most)
 
 
 def sample(*arrays: Tensor, most: int = CURVATURE) -> tuple[Tensor, ...]:
     """Evenly spaced images of arrays (T, ...)."""
     chosen = slice(None, None, stride(ops.shape(arrays[0])[0], most))
-    # A slice with a computed stride forgets the static shape.
-    return tuple(ops.reshape(array[chosen], (-1, *ops.shape(array)[1:])) for array in arrays)
+    # A slice with a computed stride forgets all of the shape.
+    return tuple(tf.ensure_shape(array[chosen], (None, *array.shape[1:])) for array in arrays)
 
 
 def same_total(w: Tensor, weights: Tensor) -> Tensor:

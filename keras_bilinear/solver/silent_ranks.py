@@ -11,9 +11,8 @@ from keras import ops
 from keras_bilinear.maths import bilinear as bm
 from keras_bilinear.maths.bilinear import Factors, Samples, Tensor
 from keras_bilinear.maths.penalties import Penalty
-from keras_bilinear.solver.compiled import Compiled
 from keras_bilinear.solver.descent import Path, line_search
-from keras_bilinear.solver.joint import mean_image
+from keras_bilinear.solver.joint import mean_image, of_mean
 from keras_bilinear.solver.linear_cg import inner
 
 
@@ -74,11 +73,11 @@ def wake_silent_ranks(
     """
     start = at(X, samples, factors, alpha, penalty)
     pairs = leading_pairs(X, samples.residual(start.p), factors, alpha, penalty)
-    search, way = Compiled(reach, jit=False), (start.z, pairs.dz)
+    way = (start.z, pairs.dz)
     # alpha R on the way is a parabola in eta, for factors grow with its root: three points tell it.
     R = [alpha * penalty.value(*pairs.grown(factors, eta)[:2]) for eta in (0.0, 1.0, 2.0)]
-    near = pairs.grown(factors, search(way, samples, ops.stack(R))[0])
-    eta, V_far = search(way, samples, ops.zeros_like(ops.stack(R)))
+    near = pairs.grown(factors, reach(way, samples, ops.stack(R))[0])
+    eta, V_far = reach(way, samples, ops.zeros_like(ops.stack(R)))
     far = pairs.grown(factors, eta)
     J_near, J_far = (at(X, samples, tried, alpha, penalty).J for tried in (near, far))
     # From nothing, V alone may say how far: what the penalty takes back later costs less than what is missing.
@@ -129,7 +128,7 @@ def leading_pairs(X: Tensor, residual: Tensor, factors: Factors, alpha: Tensor, 
     G = ops.matmul(ops.transpose(residual), ops.reshape(X, (-1, M * N)))
     if mean is not None:
         # About the mean image: what it adds to the logits is taken from the bias.
-        G = G - ops.sum(residual, axis=0)[:, None] * mean
+        G = G - ops.sum(residual, axis=0)[:, None] * ops.reshape(mean, (-1,))
     u, v = bm.truncated_factors(ops.reshape(-G, (K, M, N)), rank=L)
     silent = silent_ranks(X, factors)
     turn = ops.maximum(ops.cumsum(ops.cast(silent, "int32"), axis=0) - 1, 0)[:, None, :]
@@ -141,7 +140,7 @@ def leading_pairs(X: Tensor, residual: Tensor, factors: Factors, alpha: Tensor, 
     woken = ops.logical_and(silent[:, None, :], promise > 0)
     # By the largest of all, for its square would leave float32 where pixels are tiny or huge.
     u, v = (ops.where(woken, ops.sqrt(promise / top) * part, ops.zeros_like(part)) for part in (u, v))
-    dz, shift = bm.logits(X, u, v), None if mean is None else ops.matmul(mean, bm.kernel(u, v))
+    dz, shift = bm.logits(X, u, v), None if mean is None else of_mean(mean, u, v)
     return Pairs(woken, u, v, dz if shift is None else dz - shift, shift)
 
 

@@ -44,6 +44,18 @@ def test_value_gradient_and_curvature(name, L):
     np.testing.assert_allclose(penalty.curvature(tD, tB), values[0] - 2 * values[1] + values[2], rtol=1e-10)
 
 
+@pytest.mark.parametrize("penalty", [*PENALTIES.values(), Elastic])
+def test_the_short_way_of_a_coupling_is_the_long_one(penalty):
+    A, B = map(ops.convert_to_tensor, random_factors(L=3))
+    np.testing.assert_allclose(penalty.coupled(B, A), penalties.couple(penalty.coupling(B), A), rtol=1e-12)
+
+
+def test_another_coupling_does_not_inherit_the_short_way():
+    A, B = map(ops.convert_to_tensor, random_factors(L=3))
+    np.testing.assert_allclose(Halved.coupled(B, A), 0.5 * A, rtol=1e-12)
+    assert Scolding.coupled(B, A) is A
+
+
 @pytest.mark.parametrize("name", PENALTIES)
 def test_hessian_product_is_the_derivative_of_the_gradient(name):
     A, B = map(ops.convert_to_tensor, random_factors(L=3))

@@ -9,7 +9,6 @@ from keras_bilinear.models.full_batch import exact_options
 from keras_bilinear.parts import optimizers
 from keras_bilinear.parts.optimizers import BLOCKS
 from keras_bilinear.solver.directions import DIRECTIONS
-from keras_bilinear.solver.joint import curvature_of
 from tests import reference
 from tests.problems import one_hot, planted, soft_labels
 
@@ -383,13 +382,14 @@ def test_changing_alpha_or_a_tolerance_or_the_block_traces_nothing_anew(regime, 
 @pytest.mark.parametrize("jit", [False, True])
 def test_models_of_one_shape_share_one_solver(jit, monkeypatch):
     x, y = data("BSR")
-    traces = []
+    traces, step = [], "curvature_of" if jit else "step_joint"
+    untraced = getattr(optimizers, step)
 
     def traced(*args, **kwargs):
         traces.append(jit)
-        return curvature_of(*args, **kwargs)
+        return untraced(*args, **kwargs)
 
-    monkeypatch.setattr(optimizers, "curvature_of", traced)
+    monkeypatch.setattr(optimizers, step, traced)
     for seed, alpha in ((0, 0.1), (1, 0.01)):
         model = ALL["BSR"](alpha=alpha, seed=seed)
         model.compile(jit_compile=jit)

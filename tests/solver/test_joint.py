@@ -12,7 +12,6 @@ from keras_bilinear.solver.descent import DAMPINGS, Budget, adapted, differentia
 from keras_bilinear.solver.directions import DIRECTIONS
 from keras_bilinear.solver.joint import (
     curvature_of,
-    join,
     pose,
     shifted,
     sketch_of,
@@ -39,7 +38,7 @@ class Case:
         self.samples = Samples(tensor(self.C), bm.normalised_weights(tensor(self.s)))
         self.curvature = curvature_of(tensor(self.X), self.samples, self.factors, ALPHA, penalty)
         self.problem = pose(tensor(self.X), self.factors, ALPHA, penalty, self.curvature.inverted())
-        self.U = join(*shifted(self.factors, self.problem.mean, 1))
+        self.U = self.problem.layout.join(*shifted(self.factors, self.problem.mean, 1))
 
     def objective(self, U):
         A, B, bias = shifted(self.problem.split(ops.convert_to_tensor(U)), self.problem.mean, -1)
@@ -118,7 +117,7 @@ def test_curvature_is_that_of_what_the_factors_multiply(penalty, K, bias):
     Q = np.zeros((K, D, D))
     for k in range(K):
         for d in range(D):
-            e = np.zeros((D, K))
+            e = np.zeros((D + bias, K))
             e[d, k] = 1.0
             eA, eB, _ = case.problem.split(ops.convert_to_tensor(e))
             gA, gB = penalty.gradient(eA, case.factors.B)[0], penalty.gradient(case.factors.A, eB)[1]
@@ -155,7 +154,7 @@ def test_descends_to_a_stationary_point(penalty, inner):
         factors, solution = graph_of(penalty, inner)(X, case.samples, factors, inverse, alpha=alpha)
         assert float(solution.objective) <= float(solution.initial_objective) <= last + 1e-12
         last = float(solution.objective)
-    U = join(*shifted(factors, case.problem.mean, 1))
+    U = case.problem.layout.join(*shifted(factors, case.problem.mean, 1))
     assert last == pytest.approx(case.objective(np.asarray(U)), rel=1e-10)
     assert np.linalg.norm(case.gradient(U)) < 1e-4
     assert float(solution.grad_norm) == pytest.approx(np.linalg.norm(case.gradient(U)), abs=1e-10)
@@ -203,7 +202,7 @@ def gauss_newton_matrix(case):
         vA, vB, _ = case.problem.split(ops.convert_to_tensor(v))
         QA, QB = penalties.couple(case.penalty.coupling(B), vA), penalties.couple(case.penalty.coupling(A), vB)
         none = None if case.factors.bias is None else ops.zeros_like(case.factors.bias)
-        return ALPHA * np.asarray(join(QA, QB, none)).ravel()
+        return ALPHA * np.asarray(case.problem.layout.join(QA, QB, none)).ravel()
 
     return H + np.stack([bent(e) for e in units], axis=1)
 

@@ -100,9 +100,8 @@ def test_without_a_penalty_tiny_images_are_fitted_as_any():
     assert history["objective"][-1] == pytest.approx(J, rel=1e-4)
 
 
-@pytest.mark.filterwarnings("ignore:The largest pixel")
 @pytest.mark.filterwarnings("ignore:.*standardise them")
-@pytest.mark.parametrize("offset", [1e5, 1e6, 4e6])
+@pytest.mark.parametrize("offset", [1e5, 5e5])
 @pytest.mark.parametrize("name", MODELS)
 def test_far_from_zero_a_fit_that_has_not_converged_says_so(name, offset):
     """Which of the two it says is left to rounding: float32 holds few digits of such pixels, or none."""
