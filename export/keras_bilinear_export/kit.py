@@ -34,7 +34,7 @@ def export_kit(options: Options) -> int:
     """
     litert.runtime()  # A missing package is said before the work, not after it.
     model = loaded_model(options.model)
-    images = images_for(options)
+    images = images_for(options, model)
     with folder(options.out), staged(options.out.resolve()) as new:
         check_places(options, model)
         if options.saved_model:
@@ -50,12 +50,17 @@ def export_kit(options: Options) -> int:
     return 1 if report.missed else 0
 
 
-def images_for(options: Options) -> Images:
+def images_for(options: Options, model: keras.Model) -> Images:
     """The images of the file or the data set that was named."""
     if options.data is not None:
         return from_npz(options.data)
     assert options.dataset is not None  # one of the two is required
-    return from_dataset(options.dataset, options.input_scale)
+    return from_dataset(options.dataset, scale_of_files(model, options))
+
+
+def scale_of_files(model: keras.Model, options: Options) -> float | None:
+    """The `input_scale` of what is written: as asked for, or the model's own."""
+    return exportable(model).input_scale if options.input_scale is None else options.input_scale
 
 
 @contextlib.contextmanager
@@ -118,7 +123,7 @@ def report_on(model: keras.Model, images: Images, options: Options, files: Seque
         source=images.source,
         calibration_images=len(images.calibration),
         verification_images=len(images.x),
-        input_scale=options.input_scale,
+        input_scale=scale_of_files(model, options),
         keras_accuracy=None if proof is None else proof.keras_accuracy,
         machine=this_machine(),
         files=tuple(file_facts(file, time, dense) for file, time in zip(written, times, strict=True)),

@@ -12,6 +12,9 @@ from keras_bilinear.arguments import finite
 from keras_bilinear.parts.losses import ROUNDING
 from keras_bilinear.parts.matrices import is_compatible, matrix_shape
 
+MOST_OF_WHOLE_PIXELS = 2
+"""Images of whole numbers up to this are counts or marks, beyond it most likely bytes."""
+
 
 class Batch(NamedTuple):
     """Checked arrays: images x (T, M, N), labels y as given, one weight per sample (T,)."""
@@ -39,7 +42,7 @@ def checked_batch(
         sample_weight: (T,) non-negative numbers, or None for all ones.
         class_weight: Weight of each class; multiplies the sample weights. Classes left out have weight 1.
         size: (M, N) the model was built for, or None.
-        dtype: Of the images and weights returned.
+        dtype: Of the weights returned, and of the images unless they are bytes, which stay bytes.
 
     Raises:
         ValueError: for anything the model cannot be trained on.
@@ -69,13 +72,15 @@ def in_range(weight: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def checked_images(x: Any, size: tuple[int, int] | None, dtype: str = "float32") -> np.ndarray:
-    """`x` as a finite array (T, M, N) of `dtype`, T >= 1; a channel axis of one is dropped."""
+    """`x` as a finite array (T, M, N) of `dtype` or of bytes, T >= 1; a channel axis of one is dropped."""
     images = as_array(x, "x")
     if not images.size and images.ndim in (3, 4):
         raise ValueError(f"Expected at least one image with pixels. Received: x of shape {images.shape}")
     check_image_shape("x", images.shape, size)
     images = images[..., 0] if images.ndim == 4 else images
     matrix_shape(images.shape)
+    if images.dtype == "uint8":
+        return images
     with np.errstate(over="ignore"):
         images = images.astype(dtype, copy=False)
     check_finite(images, "x")
@@ -143,9 +148,18 @@ def warn_of_one_class(batch: Batch, K: int) -> None:
         warnings.warn("`y` holds one class only: the fit will predict it everywhere.", stacklevel=2)
 
 
-def warn_of_scale(images: np.ndarray) -> None:
-    """Warns of pixels far from 1: the solver takes their fourth powers, which must stay within float32."""
-    largest = largest_pixel(images)
+def warn_of_scale(given: Any, images: np.ndarray, input_scale: float = 1.0) -> None:
+    """Warns of whole numbers for pixels, as they were given, that nothing scales, and of pixels far from 1.
+
+    The solver takes fourth powers of pixels, which must stay within float32.
+    """
+    largest = input_scale * largest_pixel(images)
+    if input_scale == 1 and largest > MOST_OF_WHOLE_PIXELS and np.asarray(given).dtype.kind in "iu":
+        warnings.warn(
+            f"The images are whole numbers up to {largest:.0f}, and nothing scales them. Give the model "
+            "`input_scale=1/255` for bytes, with which it takes them as they are, or divide the images yourself.",
+            stacklevel=2,
+        )
     if largest and not 1e-6 <= largest <= 1e6:
         warnings.warn(
             f"The largest pixel is {largest:.0e}: the fit may not move, for powers of it leave the range of "

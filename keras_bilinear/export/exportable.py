@@ -36,6 +36,7 @@ class Exportable:
         kernel: (M N, K), of one of our linear models.
         bias: (K,), if one of our models has one.
         network: The model, if it is none of ours: a functional one, whose scores are what its last layer gives.
+        input_scale: Of one of our models that scales its pixels itself; None for any other.
     """
 
     image_shape: tuple[int, ...]
@@ -47,6 +48,7 @@ class Exportable:
     kernel: np.ndarray | None = None
     bias: np.ndarray | None = None
     network: keras.Model | None = None
+    input_scale: float | None = None
 
 
 def exportable(model: keras.Model) -> Exportable:
@@ -66,6 +68,7 @@ def exportable(model: keras.Model) -> Exportable:
         factors=model.factors() if is_bilinear else None,
         kernel=None if is_bilinear else as_numpy(model.head.kernel),
         bias=None if bias is None else as_numpy(bias),
+        input_scale=None if model.input_scale == 1 else model.input_scale,
     )
 
 
@@ -78,7 +81,11 @@ def has_bilinear_layers(network: keras.Model) -> bool:
 
 
 def scores_of_ours(model: ImageRegression, X: np.ndarray, output: str) -> np.ndarray:
-    """`predict`, or the logits under it; for half precision in that of the variables, as the file is."""
+    """`predict`, or the logits under it; for half precision in that of the variables, as the file is.
+
+    X is in the unit that the weights are for.
+    """
+    X = X if model.input_scale == 1 else X / np.float32(model.input_scale)
     if output == "probabilities" and model.compute_dtype in ("float32", "float64"):
         return model.predict(X, batch_size=BATCH, verbose=0)
     z = model.logits(ops.convert_to_tensor(X, dtype=model._solver_dtype))

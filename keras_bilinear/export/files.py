@@ -119,8 +119,9 @@ def export_tflite(
             activations for "int8" and "int16x8"; at most 512 of them are used. A generator of images, as TFLite's
             converter takes it, and a data set of images will do. With any other `quantize` they only tell the range
             of the pixels.
-        input_scale: Factor from the file's pixels to the model's, finite and > 0; 1/255 lets a model that was
-            trained on 0..1 read raw 0..255. It is multiplied into the weights and costs nothing.
+        input_scale: Factor from the file's pixels to those the weights are for, finite and > 0; 1/255 lets a model
+            that was trained on 0..1 read raw 0..255. It is multiplied into the weights and costs nothing. Without
+            it the `input_scale` of the model holds.
         labels: K names of the classes, or two for a binary model; written into the file's metadata.
         batch_size: Images a call, 1 to 2^28 / (M N); None for any number, which the web runtime refuses.
         io: Type of the file's images and scores: "float32"; for "int8" also "int8" or "uint8", which raw pixels
@@ -146,6 +147,7 @@ def export_tflite(
     graph = inference_graph(model, layout, output, input_scale, quantized=quantize not in FLOAT_WEIGHTS)
     source = graph.model
     check_fitted(source)
+    input_scale = source.input_scale if input_scale is None else input_scale
     images = checked_representative_data(representative_data, graph, input_scale)
     facts = metadata.facts_of(source.units, quantize, input_scale, images, labels)
     batch = None if batch_size is None else positive_integer("batch_size", batch_size)

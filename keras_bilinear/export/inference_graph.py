@@ -62,13 +62,14 @@ def inference_graph(
     input_scale: float | None = None,
     quantized: bool = False,
 ) -> InferenceGraph:
-    """The graph of a model, with the input scale multiplied into the weights.
+    """The graph of a model, with the input scale, by default its own, multiplied into the weights.
 
     `quantized`: the weights become whole numbers, for which factored models are lowered in another way.
     """
     source = exportable(model)
     one_of("layout", layout, LAYOUTS)
     one_of("output", output, OUTPUTS)
+    input_scale = source.input_scale if input_scale is None else input_scale
     scale = 1.0 if input_scale is None else positive("input_scale", input_scale)
     if not LEAST_SCALE <= scale <= LARGEST_SCALE:
         raise ValueError(f"Expected `input_scale` within float32. Received: input_scale={input_scale!r}")

@@ -15,6 +15,7 @@ from keras_bilinear.parts.initializers import OrthogonalizedUniform
 from keras_bilinear.parts.layers import BilinearDense
 from keras_bilinear.solver.blocks import block_names
 from keras_bilinear.solver.descent import Solution
+from keras_bilinear.solver.images import Images
 from keras_bilinear.stopping.automatic_rank import AutomaticRank
 
 MOST_RANKS = 8
@@ -35,8 +36,9 @@ class BilinearRegression(ImageRegression):
         seed: int | None,
         name: str | None,
         dtype: Any,
+        input_scale: float,
     ):
-        super().__init__(units, alpha, use_bias, input_shape, name, dtype)
+        super().__init__(units, alpha, use_bias, input_shape, name, dtype, input_scale)
         self._rank_is_automatic = isinstance(rank, str) and rank == "auto"
         factor_penalty = penalties.get(penalty, alpha)
         if self._rank_is_automatic and not factor_penalty.has_optimal_rank:
@@ -76,7 +78,7 @@ class BilinearRegression(ImageRegression):
     def _own_callbacks(self) -> list[keras.callbacks.Callback]:
         return [AutomaticRank()] if self._rank_is_automatic and self._trains_exactly else []
 
-    def _solve_active_block(self, X: Tensor, samples: Samples, active: Tensor) -> Solution:
+    def _solve_active_block(self, X: Images, samples: Samples, active: Tensor) -> Solution:
         head, dtype = self.head, X.dtype
         A, B = ops.cast(head.A, dtype), ops.cast(head.B, dtype)
         bias = None if head.bias is None else ops.cast(ops.copy(head.bias), dtype)
@@ -94,9 +96,9 @@ class BilinearRegression(ImageRegression):
             head.bias.assign(factors.bias)
         return solution
 
-    def logits(self, X: Tensor) -> Tensor:
+    def _logits(self, X: Images) -> Tensor:
         bias = None if self.head.bias is None else ops.cast(self.head.bias.value, X.dtype)
-        return bm.logits(X, ops.cast(self.head.A, X.dtype), ops.cast(self.head.B, X.dtype), bias)
+        return X.logits(ops.cast(self.head.A, X.dtype), ops.cast(self.head.B, X.dtype), bias)
 
     def penalty(self) -> Tensor:
         return ops.cast(self.head.penalty(), self._solver_dtype)
@@ -148,6 +150,8 @@ class BilinearSoftmaxRegression(BilinearRegression):
         seed: Integer for reproducible initial factors.
         name: Name of the model.
         dtype: Dtype or policy, as for any Keras layer.
+        input_scale: Factor from the pixels that the model is given to those its weights are for, > 0: with 1/255 it
+            takes bytes, 0..255, in `fit`, `predict` and everywhere else, and keeps them as bytes in memory.
 
     Example:
         >>> model = BilinearSoftmaxRegression(units=10, rank=3, alpha=1e-3)
@@ -166,8 +170,11 @@ class BilinearSoftmaxRegression(BilinearRegression):
         seed: int | None = None,
         name: str | None = None,
         dtype: Any = None,
+        input_scale: float = 1.0,
     ):
-        super().__init__(at_least_two(units), rank, alpha, penalty, use_bias, input_shape, seed, name, dtype)
+        super().__init__(
+            at_least_two(units), rank, alpha, penalty, use_bias, input_shape, seed, name, dtype, input_scale
+        )
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "units": self.units}
@@ -195,5 +202,6 @@ class BilinearLogisticRegression(BilinearRegression):
         seed: int | None = None,
         name: str | None = None,
         dtype: Any = None,
+        input_scale: float = 1.0,
     ):
-        super().__init__(1, rank, alpha, penalty, use_bias, input_shape, seed, name, dtype)
+        super().__init__(1, rank, alpha, penalty, use_bias, input_shape, seed, name, dtype, input_scale)

@@ -35,6 +35,7 @@ class CheckedCalls(Host):
     """Mixed into a regression model, which knows the size of its images and its classes."""
 
     units: int
+    input_scale: float
     image_size: tuple[int, int]
     head: keras.layers.Layer
     _full_batch: bytes | None
@@ -112,7 +113,7 @@ class CheckedCalls(Host):
                 f"batch_size={batch_size}. Leave batch_size out, or compile with a Keras optimizer."
             )
         warn_of_one_class(batch, self.units)
-        warn_of_scale(batch.x)
+        warn_of_scale(options["x"], batch.x, self.input_scale)
         return batch, {**found, "x": batch.x, "y": batch.y, "sample_weight": batch.weight}
 
     def train_on_batch(

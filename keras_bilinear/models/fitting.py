@@ -12,6 +12,7 @@ from keras_bilinear.monitoring.checkpoint import Checkpoint, checkpoint_among
 from keras_bilinear.monitoring.fit_recorder import FitRecorder
 from keras_bilinear.monitoring.progress import Progress, tell_that_less_is_better
 from keras_bilinear.parts.model_protocol import BlockModel
+from keras_bilinear.solver.compiled import told
 
 
 class Fittable(BlockModel, Protocol):
@@ -81,7 +82,8 @@ def watched_fit(
         # After all: it saves what they do as an epoch ends, and knows whether one has stopped the fit.
         callbacks = [*(callback for callback in callbacks if callback is not checkpoint), checkpoint]
     recorder = FitRecorder(model, callbacks)
-    with recorder, checkpoint or contextlib.nullcontext():
+    bars = (callback.tell_of_preparation for callback in callbacks if isinstance(callback, Progress))
+    with recorder, checkpoint or contextlib.nullcontext(), told(next(bars, lambda: None)):
         if checkpoint is not None:
             checkpoint.check(model, options)
         # First: what the others do as they begin and end an epoch, or the fit, comes after it is noted.

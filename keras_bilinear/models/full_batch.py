@@ -14,6 +14,7 @@ from keras_bilinear.parts.log_names import INNER_ITERATIONS, logs_of_step
 from keras_bilinear.parts.losses import targets
 from keras_bilinear.parts.model_protocol import RegressionModel
 from keras_bilinear.solver.descent import Solution
+from keras_bilinear.solver.images import Images
 
 VALIDATION_BATCH = 4096
 """So many held-out images are looked at together unless told otherwise."""
@@ -26,17 +27,17 @@ class ExactModel(RegressionModel, Protocol):
     def num_blocks(self) -> int: ...
     def reset_metrics(self) -> None: ...
     def compute_metrics(self, x: Tensor, y: Tensor, y_pred: Tensor, sample_weight: Any) -> dict[str, Any]: ...
-    def _as_matrices(self, X: Tensor) -> Tensor: ...
-    def _solve_active_block(self, X: Tensor, samples: Samples, active: Tensor) -> Solution: ...
+    def _images(self, X: Tensor) -> Images: ...
+    def _solve_active_block(self, X: Images, samples: Samples, active: Tensor) -> Solution: ...
 
 
 def exact_step(model: ExactModel, x: Tensor, y: Tensor, weight: Tensor) -> dict[str, Tensor]:
     """Solves the active block on all the data and passes the turn to the next; the logs of the step."""
     # A graph that serves batches of several sizes no longer knows their rank.
-    x, weight = model._as_matrices(x), ops.reshape(weight, (-1,))
+    images, weight = model._images(x), ops.reshape(weight, (-1,))
     C = targets(y, model.units, weight.dtype)
     schedule, active = model.schedule, model.schedule.active.value % model.num_blocks
-    solution = model._solve_active_block(x, Samples(C, bm.normalised_weights(weight)), active)
+    solution = model._solve_active_block(images, Samples(C, bm.normalised_weights(weight)), active)
     schedule.active.assign(active)
     schedule.record(active, solution.grad_norm, steps=solution.iterations)
     schedule.finish_block(solution.initial_objective, solution.objective, model.num_blocks)

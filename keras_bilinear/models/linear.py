@@ -11,13 +11,23 @@ from keras_bilinear.maths import penalties
 from keras_bilinear.maths.bilinear import Samples, Tensor
 from keras_bilinear.models.regression import ImageRegression, at_least_two
 from keras_bilinear.solver.descent import Solution
+from keras_bilinear.solver.images import Images
 
 
 class LinearBaseline(ImageRegression):
     """LLR and LSR: z_k = <W_k, X> + bias_k with the penalty alpha/2 |W|^2: convex, solved as one block."""
 
-    def __init__(self, units: int, alpha: float, use_bias: bool, input_shape: Any, name: str | None, dtype: Any):
-        super().__init__(units, alpha, use_bias, input_shape, name, dtype)
+    def __init__(
+        self,
+        units: int,
+        alpha: float,
+        use_bias: bool,
+        input_shape: Any,
+        name: str | None,
+        dtype: Any,
+        input_scale: float,
+    ):
+        super().__init__(units, alpha, use_bias, input_shape, name, dtype, input_scale)
         self.ridge = penalties.Ridge(alpha)
         self.head = keras.layers.Dense(
             self.units,
@@ -56,7 +66,7 @@ class LinearBaseline(ImageRegression):
         M, N = self.image_size
         return self.head(ops.reshape(ops.cast(X, self.compute_dtype), (-1, M * N)))
 
-    def _solve_active_block(self, X: Tensor, samples: Samples, active: Tensor) -> Solution:
+    def _solve_active_block(self, X: Images, samples: Samples, active: Tensor) -> Solution:
         kernel, bias = self._parameters(X.dtype)
         alpha = ops.cast(ops.copy(self.ridge.alpha), X.dtype)
         solution = self.optimizer.solve_linear(X, samples, kernel, bias, alpha, jit=self._jit_solver)
@@ -73,9 +83,9 @@ class LinearBaseline(ImageRegression):
             None if bias is None else ops.cast(ops.copy(bias), dtype)
         )
 
-    def logits(self, X: Tensor) -> Tensor:
+    def _logits(self, X: Images) -> Tensor:
         kernel, bias = self._parameters(X.dtype)
-        z = ops.matmul(ops.reshape(X, (-1, kernel.shape[0])), kernel)
+        z = X.forward(ops.reshape(ops.transpose(kernel), (-1, *self.image_size)))
         return z if bias is None else z + bias
 
     def penalty(self) -> Tensor:
@@ -97,6 +107,8 @@ class LinearSoftmaxRegression(LinearBaseline):
         input_shape: (M, N) or (M, N, 1); without it the model is built by the first data it sees.
         name: Name of the model.
         dtype: Dtype or policy, as for any Keras layer.
+        input_scale: Factor from the pixels that the model is given to those its weights are for, > 0: with 1/255 it
+            takes bytes, 0..255, in `fit`, `predict` and everywhere else, and keeps them as bytes in memory.
 
     Example:
         >>> LinearSoftmaxRegression(units=10, alpha=1e-4).fit(x_train, y_train, epochs=5)
@@ -110,8 +122,9 @@ class LinearSoftmaxRegression(LinearBaseline):
         input_shape: Any = None,
         name: str | None = None,
         dtype: Any = None,
+        input_scale: float = 1.0,
     ):
-        super().__init__(at_least_two(units), alpha, use_bias, input_shape, name, dtype)
+        super().__init__(at_least_two(units), alpha, use_bias, input_shape, name, dtype, input_scale)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "units": self.units}
@@ -131,5 +144,6 @@ class LinearLogisticRegression(LinearBaseline):
         input_shape: Any = None,
         name: str | None = None,
         dtype: Any = None,
+        input_scale: float = 1.0,
     ):
-        super().__init__(1, alpha, use_bias, input_shape, name, dtype)
+        super().__init__(1, alpha, use_bias, input_shape, name, dtype, input_scale)

@@ -79,8 +79,8 @@ def keras_source(model: keras.Model | keras.layers.Dense) -> LinearSource:
             return ops.convert_to_numpy(ops.cast(keras.tree.flatten(model(x))[0], "float32"))
 
     return LinearSource(
-        # With what LoRA has added to it.
-        kernel=ops.convert_to_numpy(ops.cast(layer.kernel, "float32")),
+        # With what LoRA has added to it, for pixels as the model takes them.
+        kernel=ops.convert_to_numpy(ops.cast(layer.kernel, "float32")) * float32(getattr(model, "input_scale", 1)),
         bias=None if layer.bias is None else ops.convert_to_numpy(ops.cast(layer.bias, "float32")),
         outputs=outputs,
         name=type(model).__name__,
@@ -162,10 +162,10 @@ def scikit_learn_source(model: LinearClassifier) -> LinearSource:
     )
 
 
-def float32(weights: np.ndarray) -> np.ndarray:
+def float32(weights: Any) -> np.ndarray:
     """In float32, where too large a number is infinite, which is refused later on."""
     with np.errstate(over="ignore"):
-        return weights.astype("float32")
+        return np.asarray(weights).astype("float32")
 
 
 # The proof ------------------------------------------------------------------------------------------------------

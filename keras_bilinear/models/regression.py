@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_bilinear.arguments import boolean, image_shape, non_negative, plain_text, positive_integer
+from keras_bilinear.arguments import boolean, image_shape, non_negative, plain_text, positive, positive_integer
 from keras_bilinear.data.arrays import Batch
 from keras_bilinear.maths import bilinear as bm
 from keras_bilinear.maths.bilinear import Samples, Tensor
@@ -27,6 +27,7 @@ from keras_bilinear.parts.losses import (
 from keras_bilinear.parts.matrices import as_matrices, matrix_shape, shape_of
 from keras_bilinear.parts.optimizers import BlockLineSearch
 from keras_bilinear.solver.descent import Solution
+from keras_bilinear.solver.images import Images
 from keras_bilinear.stopping.certificate import Certificate, certificate
 
 
@@ -42,9 +43,19 @@ class ImageRegression(CheckedCalls, AlternatingTraining, keras.Model):
     run_eagerly: Any
     image_size: tuple[int, int]
 
-    def __init__(self, units: int, alpha: float, use_bias: bool, input_shape: Any, name: str | None, dtype: Any):
+    def __init__(
+        self,
+        units: int,
+        alpha: float,
+        use_bias: bool,
+        input_shape: Any,
+        name: str | None,
+        dtype: Any,
+        input_scale: float,
+    ):
         super().__init__(name=plain_text(name), dtype=dtype)
         expect_floating(self.dtype_policy)
+        self.input_scale = positive("input_scale", input_scale)
         self.units = positive_integer("units", units)
         self.use_bias = boolean("use_bias", use_bias)
         self._declared_shape = None if input_shape is None else image_shape("input_shape", input_shape)
@@ -75,7 +86,8 @@ class ImageRegression(CheckedCalls, AlternatingTraining, keras.Model):
 
     def call(self, X: Tensor) -> Tensor:
         """Probabilities (T, K) of images (T, M, N) or (T, M, N, 1); (T, 1) for binary models."""
-        z = self._scores(self._as_matrices(X))
+        X = self._as_matrices(X)
+        z = self._scores(X if self.input_scale == 1 else ops.cast(X, self.compute_dtype) * self.input_scale)
         z = ops.cast(z, keras.backend.result_type(z.dtype, "float32"))
         return keras.activations.sigmoid(z) if self.units == 1 else keras.activations.softmax(z)
 
@@ -86,6 +98,15 @@ class ImageRegression(CheckedCalls, AlternatingTraining, keras.Model):
             M, N = self.image_size
             raise ValueError(f"Expected images of shape (T, {M}, {N}) or (T, {M}, {N}, 1). Received: {shape}")
         return as_matrices(X, self.image_size)
+
+    def _images(self, pixels: Tensor) -> Images:
+        """Images (T, M, N) as the solver takes them, from pixels in the dtype it computes in or as bytes."""
+        pixels = self._as_matrices(pixels)
+        are_bytes = keras.backend.standardize_dtype(pixels.dtype) == "uint8"
+        if self.input_scale == 1 and not are_bytes:
+            return Images(pixels)
+        dtype = self._solver_dtype if are_bytes else pixels.dtype
+        return Images(pixels, ops.convert_to_tensor(self.input_scale, dtype=dtype))
 
     def _scores(self, X: Tensor) -> Tensor:
         """z (T, K) in the compute dtype, the penalty among the losses."""
@@ -227,14 +248,18 @@ class ImageRegression(CheckedCalls, AlternatingTraining, keras.Model):
     def train_step(self, data: Any) -> dict[str, Tensor]:
         return exact_step(self, *data) if self.is_exact else super().train_step(data)
 
-    def _solve_active_block(self, X: Tensor, samples: Samples, active: Tensor) -> Solution:
+    def _solve_active_block(self, X: Images, samples: Samples, active: Tensor) -> Solution:
         """Solves block `active` and assigns its parameters."""
         raise NotImplementedError
 
     # Reading the model ----------------------------------------------------------------------------------------
 
     def logits(self, X: Tensor) -> Tensor:
-        """z (T, K) in the dtype of the variables."""
+        """z (T, K) of images (T, M, N), in their dtype, or in that of the variables for bytes."""
+        return self._logits(self._images(ops.convert_to_tensor(X)))
+
+    def _logits(self, X: Images) -> Tensor:
+        """z (T, K)."""
         raise NotImplementedError
 
     def penalty(self) -> Tensor:
@@ -246,7 +271,7 @@ class ImageRegression(CheckedCalls, AlternatingTraining, keras.Model):
         batch = self._checked(x, y, sample_weight)
         weight = ops.convert_to_tensor(batch.weight)
         C = targets(ops.convert_to_tensor(batch.y), self.units, weight.dtype)
-        V = bm.cross_entropy(self.logits(ops.convert_to_tensor(batch.x)), C, bm.normalised_weights(weight))
+        V = bm.cross_entropy(self.logits(batch.x), C, bm.normalised_weights(weight))
         return float(V + self.penalty())
 
     def certificate(self, x: Any, y: Any, sample_weight: Any = None) -> Certificate:
@@ -274,6 +299,7 @@ class ImageRegression(CheckedCalls, AlternatingTraining, keras.Model):
         return {
             "alpha": self.alpha,
             "use_bias": self.use_bias,
+            "input_scale": self.input_scale,
             "input_shape": self._declared_shape,
             "name": self.name,
             "dtype": keras.dtype_policies.serialize(self.dtype_policy),

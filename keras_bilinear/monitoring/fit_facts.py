@@ -7,7 +7,7 @@ import numpy as np
 from keras_bilinear.data.arrays import largest_pixel
 from keras_bilinear.maths.penalties import Penalty, Ridge
 from keras_bilinear.parts.layers_within import named_layers
-from keras_bilinear.parts.model_protocol import BlockModel, is_linear
+from keras_bilinear.parts.model_protocol import BlockModel, is_linear, is_on_arrays
 from keras_bilinear.parts.optimizers import BlockLineSearch, inner_optimizer
 
 
@@ -15,7 +15,7 @@ class DataFacts(NamedTuple):
     """What is known of the images of a fit: nothing of those that a data set or a network gets.
 
     Fields:
-        largest_pixel: The largest absolute value; None if unknown.
+        largest_pixel: The largest absolute value, as the weights see it; None if unknown.
         each_has_a_class: Whether labels are classes, and not probabilities; False if unknown.
     """
 
@@ -25,11 +25,12 @@ class DataFacts(NamedTuple):
 
 def facts_of_data(model: BlockModel) -> DataFacts:
     """What advice must know of the arrays that a model is about to be fitted to."""
-    if model._training_data is None:
+    data = model._training_data
+    if data is None or not is_on_arrays(model):
         return DataFacts()
-    images, labels = (np.asarray(part) for part in model._training_data[:2])
+    images, labels = (np.asarray(part) for part in data[:2])
     is_whole = labels.dtype.kind in "biuf" and bool(np.all(labels == np.round(labels)))
-    return DataFacts(largest_pixel(images), is_whole)
+    return DataFacts(model.input_scale * largest_pixel(images), is_whole)
 
 
 class Head(NamedTuple):

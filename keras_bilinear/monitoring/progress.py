@@ -10,6 +10,8 @@ import numpy as np
 
 from keras_bilinear.parts import log_names as log
 
+PREPARING = "Preparing the solver, once for all fits of its kind ..."
+"""What is shown while graphs are traced or compiled."""
 INTERVAL = 0.05
 """Seconds between two drawings of a bar, as in Keras."""
 
@@ -35,7 +37,13 @@ class Progress(keras.callbacks.ProgbarLogger):
         super().on_train_begin(logs)
         self.names = self.model.block_names
         self.unit = "sweep" if self.model.is_exact and self.target == len(self.names) else "epoch"
-        self.began = time.perf_counter()
+        self.began, self.is_preparing = time.perf_counter(), False
+
+    def tell_of_preparation(self) -> None:
+        """Says, once a fit, why its first step takes seconds."""
+        if not self.is_preparing:
+            self.is_preparing = True
+            tell(PREPARING)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self.epoch_began, self.drawn = time.perf_counter(), -math.inf

@@ -40,6 +40,7 @@ class RegressionModel(BlockModel, Protocol):
 
     units: int
     alpha: float
+    input_scale: float
     head: Any
     stop_training: bool
     _jit_solver: bool
@@ -47,6 +48,7 @@ class RegressionModel(BlockModel, Protocol):
     @property
     def _trains_exactly(self) -> bool: ...
     def weight_matrices(self) -> np.ndarray: ...  # W (K, M, N)
+    def _images(self, pixels: Tensor) -> Any: ...  # solver.images.Images
     def _checked(self, x: Any, y: Any, sample_weight: Any = None) -> tuple[Any, Any, Any]: ...
 
 

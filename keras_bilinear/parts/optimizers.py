@@ -12,6 +12,7 @@ from keras_bilinear.solver import blocks as bl
 from keras_bilinear.solver.compiled import Compiled
 from keras_bilinear.solver.descent import Budget, Solution
 from keras_bilinear.solver.directions import DIRECTIONS
+from keras_bilinear.solver.images import Images
 from keras_bilinear.solver.joint import curvature_of, solve_joint, step_joint
 from keras_bilinear.solver.silent_ranks import wake_if_silent
 
@@ -89,7 +90,7 @@ class BlockLineSearch(keras.optimizers.Optimizer):
 
     def solve_factors(
         self,
-        X: Tensor,
+        X: Images,
         samples: Samples,
         factors: Factors,
         active: Tensor,
@@ -120,7 +121,7 @@ class BlockLineSearch(keras.optimizers.Optimizer):
 
     def solve_linear(
         self,
-        X: Tensor,
+        X: Images,
         samples: Samples,
         kernel: Tensor,
         bias: Tensor | None,

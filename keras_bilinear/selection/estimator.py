@@ -24,6 +24,8 @@ try:
 except ImportError as error:
     raise ImportError('BilinearClassifier needs scikit-learn: pip install "keras-bilinear[sklearn]"') from error
 
+DTYPES = [np.float32, np.uint8]
+"""What rows are cast to: the first, unless they are bytes."""
 BATCH = 4096
 """Images whose scores are computed at once, so that predicting needs little memory."""
 
@@ -50,6 +52,7 @@ class BilinearClassifier(ClassifierMixin, BaseEstimator):
         max_iter: Sweeps the fit may take.
         class_weight: Weight of each class as {label: weight}, or "balanced"; multiplies the sample weights.
         random_state: Integer for reproducible initial factors, or anything else scikit-learn takes.
+        input_scale: Factor from the pixels of X to those the weights are for, > 0: 1/255 takes bytes as they are.
         verbose: As in Keras: 0 is silent, 1 shows a progress bar for each sweep, 2 a line.
 
     Attributes:
@@ -83,6 +86,7 @@ class BilinearClassifier(ClassifierMixin, BaseEstimator):
         class_weight: Any = None,
         random_state: Any = None,
         verbose: int = 0,
+        input_scale: float = 1.0,
     ):
         self.rank = rank
         self.alpha = alpha
@@ -94,6 +98,7 @@ class BilinearClassifier(ClassifierMixin, BaseEstimator):
         self.class_weight = class_weight
         self.random_state = random_state
         self.verbose = verbose
+        self.input_scale = input_scale
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "BilinearClassifier":
         """Fits the model anew.
@@ -125,7 +130,7 @@ class BilinearClassifier(ClassifierMixin, BaseEstimator):
     def _checked(self, X: Any, y: Any, sample_weight: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Images (T, M, N), class numbers and weights (T,); what classes and what size there are is noted."""
         rows, shape = as_rows(X)
-        rows, y = validate_data(self, rows, y, dtype=np.float32)
+        rows, y = validate_data(self, rows, y, dtype=DTYPES)
         check_classification_targets(y)
         self.classes_, classes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
@@ -159,6 +164,7 @@ class BilinearClassifier(ClassifierMixin, BaseEstimator):
             "input_shape": self.image_shape_,
             "seed": int(check_random_state(self.random_state).randint(2**31 - 1)),
             "dtype": "float32",
+            "input_scale": self.input_scale,
         }
         K = len(self.classes_)
         return BilinearLogisticRegression(**settings) if K == 2 else BilinearSoftmaxRegression(K, **settings)
@@ -169,7 +175,7 @@ class BilinearClassifier(ClassifierMixin, BaseEstimator):
         rows, shape = as_rows(X)
         if shape not in (None, self.image_shape_):
             raise ValueError(f"Expected images of {self.image_shape_}, as fitted. Received: images of {shape}")
-        images = validate_data(self, rows, dtype=np.float32, reset=False).reshape(-1, *self.image_shape_)
+        images = validate_data(self, rows, dtype=DTYPES, reset=False).reshape(-1, *self.image_shape_)
         # In float64, so that the scores of an image do not depend on its neighbours; in batches, for the memory.
         batches = (images[first : first + BATCH].astype("float64") for first in range(0, len(images), BATCH))
         z = np.concatenate(
@@ -197,8 +203,9 @@ class BilinearClassifier(ClassifierMixin, BaseEstimator):
 
     @property
     def coef_(self) -> np.ndarray:
-        """W as rows (K, M N), or (1, M N) for two classes."""
-        return self.model_.weight_matrices().reshape(self.model_.units, -1)
+        """W as rows (K, M N), or (1, M N) for two classes, for pixels as they are in X."""
+        W = self.model_.weight_matrices().reshape(self.model_.units, -1)
+        return W if self.model_.input_scale == 1 else W * np.float32(self.model_.input_scale)
 
     @property
     def intercept_(self) -> np.ndarray:

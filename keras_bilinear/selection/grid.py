@@ -16,6 +16,7 @@ from keras_bilinear.models.bilinear import BilinearRegression
 from keras_bilinear.parts.losses import targets
 from keras_bilinear.parts.optimizers import MAX_INNER, BlockLineSearch
 from keras_bilinear.solver.descent import in_sight
+from keras_bilinear.solver.images import Images
 from keras_bilinear.stopping.convergence import SLACK
 
 STANDSTILL = 1e-6
@@ -45,8 +46,9 @@ class Grid(NamedTuple):
 
     def fits(self, train: Batch) -> Iterator[Fit]:
         """Makes them on `train`, each from its neighbour."""
-        X, w = ops.convert_to_tensor(train.x), bm.normalised_weights(ops.convert_to_tensor(train.weight))
-        samples = Samples(targets(ops.convert_to_tensor(train.y), self.template.units, X.dtype), w)
+        pixels, y, weight = map(ops.convert_to_tensor, train)
+        X, w = self.template._images(pixels), bm.normalised_weights(weight)
+        samples = Samples(targets(y, self.template.units, X.dtype), w)
         penalty = type(self.template.head.factor_penalty)
         # A sweep ends early where iterations no longer add up to `rtol`: most fits start close to their end.
         solver = BlockLineSearch(tolerance=self.rtol / MAX_INNER["joint"])
@@ -67,7 +69,7 @@ class Grid(NamedTuple):
     def descend(
         self,
         solver: BlockLineSearch,
-        X: Tensor,
+        X: Images,
         samples: Samples,
         factors: Factors,
         alpha: Tensor,

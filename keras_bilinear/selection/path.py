@@ -22,7 +22,6 @@ from keras_bilinear.data.arrays import (
 )
 from keras_bilinear.data.options import has_parts
 from keras_bilinear.export import inference_graph, tflite_content
-from keras_bilinear.maths import bilinear as bm
 from keras_bilinear.maths.bilinear import Factors
 from keras_bilinear.models.bilinear import BilinearRegression
 from keras_bilinear.selection.grid import Fit, Grid
@@ -168,12 +167,12 @@ def regularization_path(
     elif folds is None:
         train, held_out = train_validation_split(train, validation_split)
     warn_of_one_class(train, model.units)
-    warn_of_scale(train.x)
+    warn_of_scale(x, train.x, template.input_scale)
     count = len(falling) * len(rising) * (1 + (folds or 0))
     progress = keras.utils.Progbar(count, verbose=verbose, unit_name="fit")
     grid = Grid(template, falling, rising, rtol, max_sweeps, progress)
     fits = list(grid.fits(train))
-    measured = accuracies(fits, held_out) if folds is None else cross_validated(grid, train, folds)
+    measured = accuracies(template, fits, held_out) if folds is None else cross_validated(grid, train, folds)
     warn_of_unfinished(fits, rtol, max_sweeps)
     both = zip(fits, measured, strict=True)
     return RegularizationPath([PathPoint(*fit[:4], *accuracy, fit.factors, template) for fit, accuracy in both])
@@ -206,13 +205,13 @@ def check_ways(validation_data: Any, folds: int | None) -> None:
         )
 
 
-def accuracies(fits: Iterable[Fit], held_out: Batch) -> list[tuple[float, float]]:
+def accuracies(template: BilinearRegression, fits: Iterable[Fit], held_out: Batch) -> list[tuple[float, float]]:
     """For each fit the weighted fraction of images whose class has the largest score, and its standard error."""
-    X, w = ops.convert_to_tensor(held_out.x), held_out.weight.astype("float64")
+    X, w = template._images(ops.convert_to_tensor(held_out.x)), held_out.weight.astype("float64")
     effective = np.sum(w**2) / np.sum(w) ** 2
     found = []
     for fit in fits:
-        z = ops.convert_to_numpy(bm.logits(X, *fit.factors))
+        z = ops.convert_to_numpy(X.logits(*fit.factors))
         K = z.shape[1]
         right = (z[:, 0] > 0 if K == 1 else z.argmax(axis=1)) == class_indices(held_out.y, K)
         mean = float(np.average(right, weights=w))
@@ -223,7 +222,7 @@ def accuracies(fits: Iterable[Fit], held_out: Batch) -> list[tuple[float, float]
 def cross_validated(grid: Grid, train: Batch, folds: int) -> list[tuple[float, float]]:
     """For each fit of the grid the mean accuracy over the folds, and the standard error of that mean."""
     scores = [
-        [mean for mean, _ in accuracies(grid.fits(part), held_out)]
+        [mean for mean, _ in accuracies(grid.template, grid.fits(part), held_out)]
         for part, held_out in folds_of(train, grid.template.units, folds)
     ]
     errors = np.std(scores, axis=0, ddof=1) / math.sqrt(folds)

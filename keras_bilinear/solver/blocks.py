@@ -17,6 +17,7 @@ from keras_bilinear.maths.bilinear import Factors, Samples, Tensor
 from keras_bilinear.maths.penalties import Penalty, couple
 from keras_bilinear.solver.compiled import traced_once
 from keras_bilinear.solver.descent import Budget, Direction, Path, Solution, minimise
+from keras_bilinear.solver.images import Images
 from keras_bilinear.solver.linear_cg import inner
 from keras_bilinear.solver.preconditioner import (
     Preconditioner,
@@ -135,7 +136,7 @@ def block_names(blocks: str, rank: int) -> list[str]:
 
 
 def solve_active(
-    X: Tensor,
+    images: Images,
     samples: Samples,
     factors: Factors,
     active: Tensor,
@@ -148,7 +149,7 @@ def solve_active(
     """Solves for block number `active` of the sweep with every other factor held fixed.
 
     Args:
-        X: Images (T, M, N).
+        images: X, of which a copy is made if it is not one in the dtype of the factors.
         samples: Targets C (T, K) and weights w (T,).
         factors: A, B and the bias.
         active: Index of the block, a scalar integer; 2 (l - 1) is a_l and 2 (l - 1) + 1 is b_l for "factor".
@@ -161,7 +162,7 @@ def solve_active(
     Returns:
         The factors with the block replaced, and the solution.
     """
-    A, B, bias = factors
+    (A, B, bias), X = factors, images.values()
     L = ops.shape(A)[0]
     ranks = ops.reshape(active // 2, (1,)) if blocks == "factor" else ops.arange(L)
     chosen = ops.any(ops.equal(ops.arange(L)[:, None], ranks), axis=1)[:, None, None]
@@ -218,7 +219,7 @@ def pose(
 
 
 def solve_linear(
-    X: Tensor,
+    images: Images,
     samples: Samples,
     kernel: Tensor,
     bias: Tensor | None,
@@ -228,12 +229,12 @@ def solve_linear(
 ) -> Solution:
     """The whole linear model (LLR, LSR) as one block, with the penalty alpha/2 |w|^2 (Eq. R.w).
 
-    X (T, M, N), kernel (MN, K), bias (K,) or None; the solution's U is the kernel with the bias as last row.
+    kernel (MN, K), bias (K,) or None; the solution's U is the kernel with the bias as last row.
     """
     U = flatten(kernel[None], bias)
     MN, K = ops.shape(kernel)
     block = Block(
-        features=ops.reshape(X, (-1, MN)),
+        features=ops.reshape(images.values(), (-1, MN)),
         offset=ops.zeros_like(samples.targets),
         coupling=alpha * ops.ones((1, 1, K), dtype=kernel.dtype),
         pull=ops.zeros_like(U),

@@ -1,7 +1,9 @@
 """Steps of the solver as graphs that all models share: traced once in a process, or compiled for each shape."""
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +12,20 @@ from keras import ops
 
 from keras_bilinear.maths.bilinear import Tensor
 from keras_bilinear.maths.penalties import Penalty
+
+_tell: ContextVar[Callable[[], None]] = ContextVar("tell", default=lambda: None)
+_made: set[tuple[Any, ...]] = set()
+"""The graphs there are: steps, with what is known of their tensors."""
+
+
+@contextlib.contextmanager
+def told(tell: Callable[[], None]) -> Iterator[None]:
+    """Calls `tell` before a graph is made, which takes seconds."""
+    before = _tell.set(tell)
+    try:
+        yield
+    finally:
+        _tell.reset(before)
 
 
 @dataclass(frozen=True)
@@ -30,15 +46,23 @@ class Compiled:
 
     def __call__(self, *tensors: Any) -> Any:
         if self.jit:
+            self.announce(shapes_of(tensors))
             return graph_of(self)(*tensors)
         known = tf.nest.map_structure(of_any_size, tensors)
         # TensorFlow would take the graph of many classes for K = 1, too, which has another formula.
-        ones = tuple(tuple(spec.shape) for spec in tf.nest.flatten(known) if spec is not None)
+        ones = shapes_of(known)
+        self.announce(ones)
         return graph_of(self, ones).get_concrete_function(*known)(*tensors)
+
+    def announce(self, shapes: tuple[Any, ...]) -> None:
+        """Tells who listens, if there is no graph yet for tensors of these shapes."""
+        if (self, shapes) not in _made:
+            _made.add((self, shapes))
+            _tell.get()()
 
 
 @functools.cache
-def graph_of(step: Compiled, ones: tuple[tuple[int | None, ...], ...] = ()) -> Any:
+def graph_of(step: Compiled, ones: tuple[Any, ...] = ()) -> Any:
     """The graph, not traced yet, for tensors that have `ones` among their sizes."""
     settings = {"penalty": step.penalty, "blocks": step.blocks, "direction": step.direction}
     given = {name: setting for name, setting in settings.items() if setting is not None}
@@ -61,6 +85,11 @@ def loop(unfinished: Callable[..., Tensor], step: Callable[..., Any], state: tup
         return tf.nest.map_structure(lambda new, old: tf.ensure_shape(new, old.shape), step(*state), state)
 
     return ops.while_loop(unfinished, keeping_shapes, state)
+
+
+def shapes_of(tensors: Any) -> tuple[Any, ...]:
+    """The shape and the dtype of each, as something that can be looked up."""
+    return tuple((tuple(part.shape), part.dtype) for part in tf.nest.flatten(tensors) if part is not None)
 
 
 def of_any_size(tensor: Tensor | None) -> tf.TensorSpec | None:

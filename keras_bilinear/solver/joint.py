@@ -16,6 +16,7 @@ from keras_bilinear.maths.bilinear import Factors, Samples, Tensor
 from keras_bilinear.maths.penalties import Penalty, identity
 from keras_bilinear.solver.descent import Budget, Direction, Path, Sketch, Solution, minimise
 from keras_bilinear.solver.directions import newton_cg
+from keras_bilinear.solver.images import Images
 from keras_bilinear.solver.linear_cg import inner
 from keras_bilinear.solver.preconditioner import (
     SKETCH,
@@ -38,7 +39,7 @@ class Joint(NamedTuple):
     all logits alike wherever pixels are far from zero, and an exact line search would stop it at once.
 
     Fields:
-        X: Images (T, M, N).
+        X: The images.
         mean: Of the images, (M, N); None without a bias.
         layout: Where A, B and the bias stand in U.
         alpha: Weight of the penalty, scalar.
@@ -46,7 +47,7 @@ class Joint(NamedTuple):
         preconditioner: Of the curvature of each class.
     """
 
-    X: Tensor
+    X: Images
     mean: Tensor | None
     layout: "Layout"
     alpha: Tensor
@@ -121,12 +122,12 @@ class Joint(NamedTuple):
 
     def forward(self, W: Tensor) -> Tensor:
         """<W, X - mean>, (T, K), of any number of filters W (K, M, N)."""
-        z = ops.einsum("tmn,kmn->tk", self.X, W)
+        z = self.X.forward(W)
         return z if self.mean is None else z - ops.einsum("mn,kmn->k", self.mean, W)
 
     def adjoint(self, residual: Tensor) -> Tensor:
         """dV/dW (K, M, N)."""
-        G = ops.einsum("tk,tmn->kmn", residual, self.X)
+        G = self.X.adjoint(residual)
         return G if self.mean is None else G - ops.sum(residual, axis=0)[:, None, None] * self.mean
 
     def pull_back(self, at: Factors, residual: Tensor) -> Tensor:
@@ -185,7 +186,7 @@ class Layout(NamedTuple):
 
 
 def solve_joint(
-    X: Tensor,
+    X: Images,
     samples: Samples,
     factors: Factors,
     preconditioner: Preconditioner,
@@ -207,24 +208,19 @@ def solve_joint(
 
 
 def pose(
-    X: Tensor, factors: Factors, alpha: Tensor, penalty: type[Penalty], preconditioner: Preconditioner
+    X: Images, factors: Factors, alpha: Tensor, penalty: type[Penalty], preconditioner: Preconditioner
 ) -> Joint:
-    """J as a function of all factors. X (T, M, N)."""
-    mean = None if factors.bias is None else mean_image(X)
+    """J as a function of all factors."""
+    mean = None if factors.bias is None else X.mean()
     return Joint(X, mean, Layout.of(factors), alpha, penalty, preconditioner)
 
 
 def sketch_of(problem: Joint, samples: Samples) -> Sketch:
     """The problem on a part of the images."""
-    X, C, w = sample(problem.X, *samples, most=SKETCH)
+    C, w = sample(*samples, most=SKETCH)
     w = same_total(w, samples.weights)
     damping = problem.preconditioner.damping_of(problem.mean is not None)
-    return Sketch(problem._replace(X=X), Samples(C, w), damping)
-
-
-def mean_image(X: Tensor) -> Tensor:
-    """The mean of the images, (M, N), of a part of them."""
-    return ops.mean(sample(X)[0], axis=0)
+    return Sketch(problem._replace(X=problem.X.part(SKETCH)), Samples(C, w), damping)
 
 
 def shifted(factors: Factors, mean: Tensor | None, sign: int) -> Factors:
@@ -238,13 +234,15 @@ def of_mean(mean: Tensor, A: Tensor, B: Tensor) -> Tensor:
     return ops.einsum("mn,kmn->k", mean, bm.merged_weights(A, B))
 
 
-def curvature_of(X: Tensor, samples: Samples, factors: Factors, alpha: Tensor, penalty: type[Penalty]) -> Curvature:
+def curvature_of(
+    images: Images, samples: Samples, factors: Factors, alpha: Tensor, penalty: type[Penalty]
+) -> Curvature:
     """The Gauss-Newton matrix of each class, whose parameters multiply X_t b_{l,k} and X_t^T a_{l,k}.
 
-    It is taken on a part of the images only, so that it costs no more than a few gradients. X (T, M, N).
+    It is taken on a part of the images only, so that it costs no more than a few gradients.
     """
     A, B, bias = factors
-    X, w = sample(X, samples.weights)
+    X, (w,) = images.part().values(), sample(samples.weights)
     c = curvature_weights(bm.probabilities(bm.logits(X, A, B, bias)), same_total(w, samples.weights))
     if bias is not None:
         X = X - ops.mean(X, axis=0)  # as `Joint` takes them
@@ -263,7 +261,7 @@ def spread(Q: Tensor, sizes: tuple[Tensor, Tensor, Tensor], before: Tensor = 0, 
 
 
 def step_joint(
-    X: Tensor,
+    X: Images,
     samples: Samples,
     factors: Factors,
     budget: Budget,

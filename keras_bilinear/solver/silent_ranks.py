@@ -12,7 +12,8 @@ from keras_bilinear.maths import bilinear as bm
 from keras_bilinear.maths.bilinear import Factors, Samples, Tensor
 from keras_bilinear.maths.penalties import Penalty
 from keras_bilinear.solver.descent import Path, line_search
-from keras_bilinear.solver.joint import mean_image, of_mean
+from keras_bilinear.solver.images import Images
+from keras_bilinear.solver.joint import of_mean
 from keras_bilinear.solver.linear_cg import inner
 
 
@@ -31,13 +32,14 @@ class Woken(NamedTuple):
     gain: Tensor
 
 
+TELLING_IMAGES = 256
 SILENT_BELOW = 2e-2
 """A rank that moves no logit of a typical image by more than this is silent."""
 TELLING = 1e-2
 """Ranks start along the pairs where that lowers V by this fraction of it."""
 
 
-def silent_ranks(X: Tensor, factors: Factors) -> Tensor:
+def silent_ranks(X: Images, factors: Factors) -> Tensor:
     """Which ranks wait to be started, (L, K): those that move no logit, but not those switched off by a = b = 0.
 
     They were not started yet (a = 0), a large alpha has shrunk both factors to almost nothing, or they were started
@@ -45,15 +47,14 @@ def silent_ranks(X: Tensor, factors: Factors) -> Tensor:
     other.
     """
     A, B, _ = factors
-    L, _, K = A.shape
+    L, M, K = A.shape
+    W = ops.reshape(ops.einsum("lmk,lnk->lkmn", A, B), (L * K, M, -1))
     # Some images tell.
-    some = ops.reshape(X[:: ops.maximum(1, ops.shape(X)[0] // 256)], (-1, X.shape[1] * X.shape[2]))
-    W = ops.reshape(ops.einsum("lmk,lnk->mnlk", A, B), (some.shape[1], -1))
-    effect = ops.reshape(ops.sqrt(ops.mean(ops.square(ops.matmul(some, W)), axis=0)), (L, K))
+    effect = ops.reshape(ops.sqrt(ops.mean(ops.square(X.part(TELLING_IMAGES).forward(W)), axis=0)), (L, K))
     return ops.logical_and(ops.any(A != 0, axis=1) | ops.any(B != 0, axis=1), effect <= SILENT_BELOW)
 
 
-def wake_if_silent(X: Tensor, samples: Samples, factors: Factors, alpha: Tensor, penalty: type[Penalty]) -> Woken:
+def wake_if_silent(X: Images, samples: Samples, factors: Factors, alpha: Tensor, penalty: type[Penalty]) -> Woken:
     """The factors with their silent ranks woken, if there are any: most steps have none, and pay nothing."""
     (A, B, bias), gain = ops.cond(
         ops.any(silent_ranks(X, factors)),
@@ -64,12 +65,12 @@ def wake_if_silent(X: Tensor, samples: Samples, factors: Factors, alpha: Tensor,
 
 
 def wake_silent_ranks(
-    X: Tensor, samples: Samples, factors: Factors, alpha: Tensor, penalty: type[Penalty]
+    X: Images, samples: Samples, factors: Factors, alpha: Tensor, penalty: type[Penalty]
 ) -> Woken:
     """Gives the silent ranks of each class the leading singular pairs of -G_k, as far as an exact line search goes.
 
     Pairs that would not lower J stay silent: under the sum penalty those whose singular value is below alpha. Keeps
-    the factors as they are if J would rise, and ranks beyond min(M, N). X (T, M, N).
+    the factors as they are if J would rise, and ranks beyond min(M, N).
     """
     start = at(X, samples, factors, alpha, penalty)
     pairs = leading_pairs(X, samples.residual(start.p), factors, alpha, penalty)
@@ -121,15 +122,14 @@ class Pairs(NamedTuple):
         return Factors(ops.where(self.woken, size * self.u, A), ops.where(self.woken, size * self.v, B), beta)
 
 
-def leading_pairs(X: Tensor, residual: Tensor, factors: Factors, alpha: Tensor, penalty: type[Penalty]) -> Pairs:
+def leading_pairs(X: Images, residual: Tensor, factors: Factors, alpha: Tensor, penalty: type[Penalty]) -> Pairs:
     """The leading singular pairs of -G_k for the silent ranks of each class, given dV/dz = residual (T, K)."""
-    (L, M, K), N = factors.A.shape, factors.B.shape[1]
-    mean = None if factors.bias is None else mean_image(X)
-    G = ops.matmul(ops.transpose(residual), ops.reshape(X, (-1, M * N)))
+    mean = None if factors.bias is None else X.mean()
+    G = X.adjoint(residual)
     if mean is not None:
         # About the mean image: what it adds to the logits is taken from the bias.
-        G = G - ops.sum(residual, axis=0)[:, None] * ops.reshape(mean, (-1,))
-    u, v = bm.truncated_factors(ops.reshape(-G, (K, M, N)), rank=L)
+        G = G - ops.sum(residual, axis=0)[:, None, None] * mean
+    u, v = bm.truncated_factors(-G, rank=factors.A.shape[0])
     silent = silent_ranks(X, factors)
     turn = ops.maximum(ops.cumsum(ops.cast(silent, "int32"), axis=0) - 1, 0)[:, None, :]
     u, v = ops.take_along_axis(u, turn, axis=0), ops.take_along_axis(v, turn, axis=0)
@@ -140,7 +140,7 @@ def leading_pairs(X: Tensor, residual: Tensor, factors: Factors, alpha: Tensor, 
     woken = ops.logical_and(silent[:, None, :], promise > 0)
     # By the largest of all, for its square would leave float32 where pixels are tiny or huge.
     u, v = (ops.where(woken, ops.sqrt(promise / top) * part, ops.zeros_like(part)) for part in (u, v))
-    dz, shift = bm.logits(X, u, v), None if mean is None else of_mean(mean, u, v)
+    dz, shift = X.logits(u, v), None if mean is None else of_mean(mean, u, v)
     return Pairs(woken, u, v, dz if shift is None else dz - shift, shift)
 
 
@@ -161,9 +161,9 @@ def reach(way: tuple[Tensor, Tensor], samples: Samples, penalty: Tensor) -> tupl
     return line_search(Path(dz, None, quadratic), samples, z, V + R0, slope_J)
 
 
-def at(X: Tensor, samples: Samples, factors: Factors, alpha: Tensor, penalty: type[Penalty]) -> Start:
+def at(X: Images, samples: Samples, factors: Factors, alpha: Tensor, penalty: type[Penalty]) -> Start:
     """z, p and J of the factors."""
     A, B, bias = factors
-    z = bm.logits(X, A, B, bias)
+    z = X.logits(A, B, bias)
     V = bm.cross_entropy(z, samples.targets, samples.weights)
     return Start(z, bm.probabilities(z), V + alpha * penalty.value(A, B))

@@ -5,7 +5,7 @@ It is computed in float64, whatever the model computes in.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from keras import ops
@@ -93,17 +93,17 @@ def certificate(model: RegressionModel, x: Any, y: Any, sample_weight: Any = Non
 
 def certified(model: RegressionModel, X: Any, y: Any, weight: Any) -> Certificate:
     """The certificate on data that has been checked already: X (T, M, N), labels of any form, weights (T,)."""
-    X, w = ops.convert_to_numpy(X), ops.convert_to_numpy(weight).astype("float64")
+    X, w = Pixels(ops.convert_to_numpy(X), model.input_scale), ops.convert_to_numpy(weight).astype("float64")
     C = ops.convert_to_numpy(targets(ops.convert_to_tensor(y), model.units, "float64"))
     samples, bias, alpha = Samples(C, w / len(w)), model.head.bias, float(model.alpha)
     W, R, rank, bound_of_penalty = weights_and_penalty(model)
-    z = logits(X, W) + (0.0 if bias is None else ops.convert_to_numpy(bias.value))
+    z = X.logits(W) + (0.0 if bias is None else ops.convert_to_numpy(bias.value))
     J = likelihood(z, *samples)[0] + alpha * R
     change = np.zeros(model.units) if bias is None else best_bias_change(z, samples)
     # Of a bias that cannot be settled nothing is known: q = c, where there is no gradient, needs none.
     p = C if change is None else likelihood(z + change, *samples)[1]
     sigma = np.linalg.svd(W, compute_uv=False)
-    bound = lower_bound(bound_of_penalty, DualPoint(samples, p, gradient(X, samples, p), sigma, alpha, rank))
+    bound = lower_bound(bound_of_penalty, DualPoint(samples, p, X.gradient(samples, p), sigma, alpha, rank))
     if change is None and np.isfinite(bound.value):
         bound = bound._replace(ratios=None, note=UNSETTLED_BIAS)
     ranks = effective_ranks(sigma)
@@ -122,22 +122,29 @@ def weights_and_penalty(model: RegressionModel) -> tuple[np.ndarray, float, int,
     return np.einsum("lmk,lnk->kmn", A, B), float(R.value(A, B)), len(A), R.bound
 
 
-def tiles(X: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
-    """The images as rows in float64, some at a time, and where they stand."""
-    for start in range(0, len(X), TILE):
-        rows = slice(start, start + TILE)
-        yield rows, X[rows].reshape(-1, X.shape[1] * X.shape[2]).astype("float64")
+class Pixels(NamedTuple):
+    """Images X = scale times values (T, M, N), in float64 some at a time."""
 
+    values: np.ndarray
+    scale: float
 
-def logits(X: np.ndarray, W: np.ndarray) -> np.ndarray:
-    """<W_k, X_t>, (T, K)."""
-    return np.concatenate([images @ W.reshape(len(W), -1).T for _, images in tiles(X)])
+    def tiles(self) -> Iterator[tuple[slice, np.ndarray]]:
+        """The values as rows, and where they stand."""
+        T, M, N = self.values.shape
+        for start in range(0, T, TILE):
+            rows = slice(start, start + TILE)
+            yield rows, self.values[rows].reshape(-1, M * N).astype("float64")
 
+    def logits(self, W: np.ndarray) -> np.ndarray:
+        """<W_k, X_t>, (T, K)."""
+        W = self.scale * W.reshape(len(W), -1).T
+        return np.concatenate([images @ W for _, images in self.tiles()])
 
-def gradient(X: np.ndarray, samples: Samples, p: np.ndarray) -> np.ndarray:
-    """G_k = dV/dW_k, (K, M, N)."""
-    residual = samples.residual(p)
-    return np.sum([residual[rows].T @ images for rows, images in tiles(X)], axis=0).reshape(-1, *X.shape[1:])
+    def gradient(self, samples: Samples, p: np.ndarray) -> np.ndarray:
+        """G_k = dV/dW_k, (K, M, N)."""
+        residual = samples.residual(p)
+        G = self.scale * np.sum([residual[rows].T @ images for rows, images in self.tiles()], axis=0)
+        return G.reshape(-1, *self.values.shape[1:])
 
 
 def certificate_of_fit(model: RegressionModel) -> Certificate:

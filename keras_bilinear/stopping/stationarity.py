@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from keras import ops
 
 from keras_bilinear.maths import bilinear as bm
-from keras_bilinear.maths.bilinear import Factors, Samples, Tensor
+from keras_bilinear.maths.bilinear import Factors, Samples
 from keras_bilinear.parts.losses import targets
 from keras_bilinear.parts.model_protocol import BlockModel, LinearModel, RegressionModel, is_linear, is_on_arrays
 from keras_bilinear.parts.optimizers import BlockLineSearch
 from keras_bilinear.solver.blocks import block_names
 from keras_bilinear.solver.descent import Solution, in_sight
+from keras_bilinear.solver.images import Images
 from keras_bilinear.stopping.certificate import data_of_fit
 
 
@@ -27,7 +28,8 @@ def decrease_in_sight(model: BlockModel) -> float | None:
     """
     if not is_on_arrays(model):
         return None
-    X, y, weight = map(ops.convert_to_tensor, data_of_fit(model))
+    pixels, y, weight = map(ops.convert_to_tensor, data_of_fit(model))
+    X = model._images(pixels)
     samples = Samples(targets(y, model.units, weight.dtype), bm.normalised_weights(weight))
     solver, jit = (model.optimizer, model._jit_solver) if model.is_exact else (BlockLineSearch(), False)
     if is_linear(model):
@@ -35,7 +37,7 @@ def decrease_in_sight(model: BlockModel) -> float | None:
     return sum(float(in_sight(solution, samples)) for solution in of_factors(model, X, samples, solver, jit))
 
 
-def of_linear(model: LinearModel, X: Tensor, samples: Samples, solver: BlockLineSearch, jit: bool) -> Solution:
+def of_linear(model: LinearModel, X: Images, samples: Samples, solver: BlockLineSearch, jit: bool) -> Solution:
     """The one block of a linear model, looked at from where it stands."""
     alpha = ops.cast(ops.copy(model.ridge.alpha), X.dtype)
     kernel, bias = model._parameters(X.dtype)
@@ -43,7 +45,7 @@ def of_linear(model: LinearModel, X: Tensor, samples: Samples, solver: BlockLine
 
 
 def of_factors(
-    model: RegressionModel, X: Tensor, samples: Samples, solver: BlockLineSearch, jit: bool
+    model: RegressionModel, X: Images, samples: Samples, solver: BlockLineSearch, jit: bool
 ) -> Iterator[Solution]:
     """Every block of a bilinear model, looked at from where it stands."""
     head = model.head

@@ -8,7 +8,9 @@ import tensorflow as tf
 
 import keras_bilinear as kb
 from keras_bilinear.monitoring.curves import of_step
+from keras_bilinear.monitoring.progress import PREPARING
 from keras_bilinear.parts.log_names import metrics_of
+from keras_bilinear.solver import compiled
 from tests.problems import planted
 
 NUMBER = r"\d\S*"
@@ -38,8 +40,11 @@ def network(layers=1):
 
 
 def drawings(capsys):
-    """The lines that were printed, each as it was drawn over and over, without colours."""
-    printed = re.sub(r"\x1b\[\d+m|\x08", "", capsys.readouterr().out)
+    """The lines that were printed, each as it was drawn over and over, without colours.
+
+    That a graph is prepared is left out: it depends on what has run before in the process.
+    """
+    printed = re.sub(r"\x1b\[\d+m|\x08", "", capsys.readouterr().out).replace(PREPARING, "")
     return [[drawn.strip() for drawn in line.split("\r")] for line in printed.split("\n") if line.strip()]
 
 
@@ -162,6 +167,19 @@ def test_other_callbacks_may_evaluate_predict_and_fit(verbose, capsys):
     lines = screen(capsys)
     assert len(lines) == {1: 4, 2: 2}[verbose]
     assert [shown(line)["sweep"] for line in lines if "J" in line] == ["1", "2"]
+
+
+@pytest.mark.parametrize(("blocks", "jit"), [("joint", False), ("joint", True)])
+def test_what_the_first_fit_of_its_kind_waits_for_is_said_once(blocks, jit, capsys, monkeypatch):
+    monkeypatch.setattr(compiled, "_made", set())
+    for seen in (1, 0):
+        model = regression(kb.BlockLineSearch(blocks=blocks, max_inner=2))
+        model.compile(model.optimizer, jit_compile=jit)
+        model.fit(*data(), epochs=2, verbose=1)
+        assert capsys.readouterr().out.count(PREPARING) == seen
+    monkeypatch.setattr(compiled, "_made", set())
+    regression().fit(*data(), epochs=1, verbose=0)
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("optimizer", [None, "adam"])

@@ -12,6 +12,7 @@ from keras_bilinear.maths.bilinear import Factors, Samples
 from keras_bilinear.solver.blocks import block_names, solve_active, solve_linear
 from keras_bilinear.solver.descent import Budget
 from keras_bilinear.solver.directions import DIRECTIONS
+from keras_bilinear.solver.images import Images
 from tests import reference
 from tests.problems import one_hot, planted
 
@@ -50,7 +51,7 @@ class Case:
         tensors = map(ops.convert_to_tensor, (self.X, np.int32(active), np.float64(self.alpha)))
         X, active, alpha = tensors
         step = graph_of(solve_active, inner, blocks=blocks, penalty=penalty)
-        return step(X, self.samples, factors or self.factors, active, budget(**limits), alpha)
+        return step(Images(X), self.samples, factors or self.factors, active, budget(**limits), alpha)
 
     def objective(self, A, B, penalty, bias=None):
         name = penalty.__name__.lower()
@@ -155,7 +156,7 @@ def test_the_linear_model_agrees_with_scipy(K, bias):
     kernel = np.zeros((M * N, K))
     beta = np.zeros(K) if bias else None
     solution = graph_of(solve_linear, "cg")(
-        ops.convert_to_tensor(case.X),
+        Images(ops.convert_to_tensor(case.X)),
         case.samples,
         ops.convert_to_tensor(kernel),
         ops.convert_to_tensor(beta) if bias else None,

@@ -10,6 +10,7 @@ from keras_bilinear.maths import penalties
 from keras_bilinear.maths.bilinear import Factors, Samples
 from keras_bilinear.solver.descent import DAMPINGS, Budget, adapted, differentiate
 from keras_bilinear.solver.directions import DIRECTIONS
+from keras_bilinear.solver.images import Images
 from keras_bilinear.solver.joint import (
     curvature_of,
     pose,
@@ -36,8 +37,8 @@ class Case:
         tensor = ops.convert_to_tensor
         self.factors = Factors(tensor(A), tensor(B), tensor(rng.normal(size=K)) if bias else None)
         self.samples = Samples(tensor(self.C), bm.normalised_weights(tensor(self.s)))
-        self.curvature = curvature_of(tensor(self.X), self.samples, self.factors, ALPHA, penalty)
-        self.problem = pose(tensor(self.X), self.factors, ALPHA, penalty, self.curvature.inverted())
+        self.curvature = curvature_of(Images(tensor(self.X)), self.samples, self.factors, ALPHA, penalty)
+        self.problem = pose(Images(tensor(self.X)), self.factors, ALPHA, penalty, self.curvature.inverted())
         self.U = self.problem.layout.join(*shifted(self.factors, self.problem.mean, 1))
 
     def objective(self, U):
@@ -147,7 +148,7 @@ PAIRS = [
 @pytest.mark.parametrize(("inner", "penalty"), PAIRS)
 def test_descends_to_a_stationary_point(penalty, inner):
     case = Case(penalty, bias=True)
-    X, alpha = ops.convert_to_tensor(case.X), ops.convert_to_tensor(ALPHA, "float64")
+    X, alpha = Images(ops.convert_to_tensor(case.X)), ops.convert_to_tensor(ALPHA, "float64")
     factors, last = case.factors, np.inf
     for _ in range(6):
         inverse = curvature_of(X, case.samples, factors, alpha, penalty).inverted()
@@ -165,7 +166,7 @@ def test_an_unused_rank_stays_unused():
     case = Case(penalties.Product, L=2)
     silent = np.array([1.0, 0.0])[:, None, None]
     factors = Factors(case.factors.A * silent, case.factors.B * silent, None)
-    X, alpha = ops.convert_to_tensor(case.X), ops.convert_to_tensor(ALPHA, "float64")
+    X, alpha = Images(ops.convert_to_tensor(case.X)), ops.convert_to_tensor(ALPHA, "float64")
     inverse = curvature_of(X, case.samples, factors, alpha, penalties.Product).inverted()
     (A, B, _), _ = graph_of(penalties.Product, "cg")(X, case.samples, factors, inverse, alpha=alpha)
     assert not np.any(A[1])
@@ -223,7 +224,7 @@ def test_a_sketch_of_all_images_gives_the_newton_step(penalty, K, bias, monkeypa
 def test_a_sketch_is_a_part_of_many_images_with_the_weight_of_all():
     case = Case(penalties.Product, T=4096)
     sketch = sketch_of(case.problem, case.samples)
-    assert len(sketch.problem.X) == 4096 // int(stride(4096, SKETCH)) < 4096
+    assert len(sketch.problem.X.pixels) == 4096 // int(stride(4096, SKETCH)) < 4096
     assert float(ops.sum(sketch.samples.weights)) == pytest.approx(float(ops.sum(case.samples.weights)))
     g = ops.convert_to_tensor(case.gradient(case.U))
     for damping in (1e-3, 1.0):

@@ -5,6 +5,7 @@ from keras import ops
 from keras_bilinear.maths import bilinear as bm
 from keras_bilinear.maths import penalties
 from keras_bilinear.maths.bilinear import Factors, Samples
+from keras_bilinear.solver.images import Images
 from keras_bilinear.solver.silent_ranks import silent_ranks, wake_silent_ranks
 from tests import reference
 from tests.problems import one_hot, planted
@@ -20,7 +21,7 @@ class Case:
         self.A, self.B = ops.convert_to_tensor(problem.A), ops.convert_to_tensor(problem.B)
 
     def wake(self, A, B, bias=None, penalty=penalties.Product):
-        woken, gain = wake_silent_ranks(self.X, self.samples, Factors(A, B, bias), ALPHA, penalty)
+        woken, gain = wake_silent_ranks(Images(self.X), self.samples, Factors(A, B, bias), ALPHA, penalty)
         name = penalty.__name__.lower()
         fall = self.objective(A, B, name, bias) - self.objective(woken.A, woken.B, name, woken.bias)
         assert float(gain) == pytest.approx(fall, abs=1e-12)
@@ -33,7 +34,7 @@ class Case:
 
 
 def test_a_rank_is_silent_when_it_moves_no_logit_unless_it_is_switched_off():
-    X = ops.ones((5, 2, 2), "float64")
+    X = Images(ops.ones((5, 2, 2), "float64"))
     A, B = np.ones((4, 2, 2)), np.ones((4, 2, 2))
     A[1:3] = 0
     B[2] = 0
@@ -67,7 +68,7 @@ def test_fresh_factors_take_the_leading_singular_pairs_of_the_negative_gradient(
 def test_pairs_that_cost_more_than_they_give_stay_silent():
     case = Case()
     everything = wake_silent_ranks(
-        case.X, case.samples, Factors(ops.zeros_like(case.A), case.B, None), 1e3, penalties.Sum
+        Images(case.X), case.samples, Factors(ops.zeros_like(case.A), case.B, None), 1e3, penalties.Sum
     ).factors
     assert not np.any(everything.A)
     np.testing.assert_array_equal(everything.B, case.B)
