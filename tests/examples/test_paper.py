@@ -1,5 +1,6 @@
 """The reproduction of the paper: its protocol, its bookkeeping, and a reduced run on real MNIST."""
 
+import itertools
 import json
 import pathlib
 import runpy
@@ -138,6 +139,9 @@ def test_a_reduced_run_on_mnist(mnist, tmp_path, monkeypatch, capsys):
 
 @pytest.mark.filterwarnings("ignore")
 def test_the_start_of_the_factors_is_measured(mnist):
-    measured = list(questions.start(questions.QUICK, 1))
-    assert [figure for _, figure, _ in measured] == ["sweeps", "J"] * 3
-    assert all(0.40 < value < 0.42 for _, figure, value in measured if figure == "J")
+    # The first of its starts: `questions.py --quick` runs all of them.
+    (_, *sweeps), (_, *J) = itertools.islice(questions.start(questions.QUICK, 1), 2)
+    assert sweeps[0] == "sweeps"
+    assert 1 < sweeps[1] <= 100
+    assert J[0] == "J"
+    assert 0.40 < J[1] < 0.42

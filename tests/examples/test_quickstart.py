@@ -1,4 +1,4 @@
-"""The quickstart, run as a user runs it, from another working directory: once a data set in another process."""
+"""The quickstart, run as a user runs it, from another working directory: once in another process."""
 
 import http.server
 import os
@@ -146,21 +146,10 @@ def test_data_that_cannot_be_loaded(tmp_path, web_without_data):
     not (pathlib.Path(os.environ.get("TFDS_DATA_DIR", "")) / "mnist").is_dir(),
     reason="MNIST is not prepared: set TFDS_DATA_DIR to a tensorflow-datasets folder that holds it",
 )
-def test_mnist(tmp_path):
-    done = quickstart(
-        tmp_path,
-        "--dataset",
-        "mnist",
-        "--pair",
-        8,
-        9,
-        "--samples",
-        1000,
-        "--epochs",
-        2,
-        "--out",
-        tmp_path / "mnist",
-    )
+@pytest.mark.filterwarnings("ignore")  # deprecations inside tensorflow-datasets
+def test_mnist(tmp_path, quickstart_here):
+    arguments = ("--pair", 8, 9, "--samples", 1000, "--epochs", 2, "--out", tmp_path / "mnist")
+    done = quickstart_here("--dataset", "mnist", *arguments)
     check_finished(done, tmp_path / "mnist")
     bilinear, linear = table(done.stdout).values()
     assert [bilinear[0], linear[0]] == [3 * (28 + 28), 28 * 28]

@@ -146,7 +146,7 @@ def test_all_blocks_end_at_the_same_J(name):
     ends = {}
     for blocks, count in (("factor", 4), ("side", 2), ("joint", 1)):
         model = ALL[name](alpha=0.02)
-        model.compile(kb.BlockLineSearch(blocks=blocks))
+        model.compile(kb.BlockLineSearch(blocks=blocks), jit_compile=False)
         history = model.fit(x, y, epochs=60, verbose=0).history
         ends[blocks] = history["objective"][-1]
         assert max(history["active_block"]) == count - 1

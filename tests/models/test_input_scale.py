@@ -42,9 +42,7 @@ def pair(name, optimizer=None, **options):
     ("name", "blocks", "use_bias"),
     [
         ("BSR", "joint", True),
-        ("BLR", "joint", False),
-        ("BSR", "side", False),
-        ("BLR", "factor", True),
+        ("BLR", "factor", False),
         ("LSR", "joint", False),
         ("LLR", "joint", True),
     ],
@@ -94,7 +92,7 @@ def test_mini_batches_of_bytes_are_those_of_their_scaled_values(name, form):
 def test_whole_numbers_and_floats_of_any_unit_are_scaled_alike():
     x, y = data("BSR")
     J = []
-    for images in (x, x.astype("int64"), x.astype("float32"), x.astype("float64")):
+    for images in (x, x.astype("int64"), x.astype("float64")):
         model, _ = pair("BSR")
         J.append(model.fit(images, y, epochs=5, verbose=0).history["objective"][-1])
     np.testing.assert_allclose(J, J[0], rtol=1e-4)
