@@ -24,11 +24,11 @@ PROFILE = settings.get_profile(os.environ.get("HYPOTHESIS_PROFILE", "short"))
 
 M, N, L = 3, 4, 2
 KINDS = {
-    "BSR": lambda: kb.BilinearSoftmaxRegression(3, L, alpha=0.02, penalty="product", use_bias=True, seed=0),
-    "BLR": lambda: kb.BilinearLogisticRegression(L, alpha=0.02, penalty="sum", seed=0),
-    "BSR-frobenius": lambda: kb.BilinearSoftmaxRegression(3, L, alpha=0.02, penalty="frobenius", seed=0),
-    "LSR": lambda: kb.LinearSoftmaxRegression(3, alpha=0.02, use_bias=True),
-    "LLR": lambda: kb.LinearLogisticRegression(alpha=0.02),
+    "BSR": lambda **o: kb.BilinearSoftmaxRegression(3, L, alpha=0.02, use_bias=True, seed=0, **o),
+    "BLR": lambda **o: kb.BilinearLogisticRegression(L, alpha=0.02, penalty="sum", seed=0, **o),
+    "BSR-frobenius": lambda **o: kb.BilinearSoftmaxRegression(3, L, 0.02, penalty="frobenius", seed=0, **o),
+    "LSR": lambda **o: kb.LinearSoftmaxRegression(3, alpha=0.02, use_bias=True, **o),
+    "LLR": lambda **o: kb.LinearLogisticRegression(alpha=0.02, **o),
 }
 
 GOOD_IMAGES = {
@@ -135,16 +135,16 @@ BAD_OPTIONS = {
 
 
 @functools.cache
-def model_of(kind, optimizer):
-    model = KINDS[kind]()
+def model_of(kind, optimizer, input_scale):
+    model = KINDS[kind](input_scale=input_scale)
     model.build((None, M, N))
     model.compile(None if optimizer is None else keras.optimizers.SGD(0.0), run_eagerly=True)
     return model
 
 
-def randomised(kind, optimizer, rng):
+def randomised(kind, optimizer, input_scale, rng):
     """A model with random weights."""
-    model = model_of(kind, optimizer)
+    model = model_of(kind, optimizer, input_scale)
     for variable in model.trainable_variables:
         variable.assign(rng.normal(size=variable.shape))
     return model
@@ -165,7 +165,9 @@ def scores(model, X):
     else:
         W = model.weight_matrices().astype("float64")
         R = np.sum(W**2) / 2
-    z = np.einsum("tmn,kmn->tk", X, W) + (0 if bias is None else np.array(bias.value, "float64"))
+    z = np.einsum("tmn,kmn->tk", model.input_scale * X, W) + (
+        0 if bias is None else np.array(bias.value, "float64")
+    )
     return z, model.alpha * R
 
 
@@ -208,7 +210,8 @@ class Case:
         T, seed = draw(st.integers(2, 9)), draw(st.integers(0, 2**16))
         self.scale = draw(st.sampled_from([1.0, 0.01, 30.0]))
         self.rng = np.random.default_rng(seed)
-        self.model = randomised(self.kind, self.optimizer, self.rng)
+        input_scale = draw(st.sampled_from([1.0, 1 / 255]))
+        self.model = randomised(self.kind, self.optimizer, input_scale, self.rng)
         K = self.model.units
         x, y = self.scale * self.rng.normal(size=(T, M, N)), self.rng.integers(0, max(K, 2), T)
         H = np.eye(K)[y] if K > 1 else y[:, None].astype(float)
