@@ -165,10 +165,8 @@ def scores(model, X):
     else:
         W = model.weight_matrices().astype("float64")
         R = np.sum(W**2) / 2
-    z = np.einsum("tmn,kmn->tk", model.input_scale * X, W) + (
-        0 if bias is None else np.array(bias.value, "float64")
-    )
-    return z, model.alpha * R
+    z = np.einsum("tmn,kmn->tk", model.input_scale * X, W)
+    return z if bias is None else z + np.array(bias.value, "float64"), model.alpha * R
 
 
 def oracle(model, X, C, s):

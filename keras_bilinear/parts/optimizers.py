@@ -1,5 +1,6 @@
 """The exact regime: whole blocks solved on the full batch, chosen in `compile` like any optimizer."""
 
+from functools import partial
 from typing import Any
 
 import keras
@@ -10,8 +11,9 @@ from keras_bilinear.maths.bilinear import Factors, Samples, Tensor
 from keras_bilinear.maths.penalties import Penalty
 from keras_bilinear.solver import blocks as bl
 from keras_bilinear.solver.compiled import Compiled
-from keras_bilinear.solver.descent import Budget, Solution
+from keras_bilinear.solver.descent import Budget, Direction, Solution
 from keras_bilinear.solver.directions import DIRECTIONS
+from keras_bilinear.solver.first_step import first_step, may_begin_on_a_part
 from keras_bilinear.solver.images import Images
 from keras_bilinear.solver.joint import curvature_of, solve_joint, step_joint
 from keras_bilinear.solver.silent_ranks import wake_if_silent
@@ -107,6 +109,27 @@ class BlockLineSearch(keras.optimizers.Optimizer):
         if self.blocks != "joint":
             solve = Compiled(bl.solve_active, jit, penalty=penalty, blocks=self.blocks, direction=direction)
             return solve(X, samples, factors, active, budget, alpha)
+        solve_jointly = partial(
+            self._solve_jointly, budget=budget, alpha=alpha, penalty=penalty, jit=jit, direction=direction
+        )
+        if max_inner is None and may_begin_on_a_part(X, factors):
+            begun = first_step(X, samples, factors, alpha, penalty, solve_jointly)
+            if begun is not None:
+                return begun
+        return solve_jointly(X, samples, factors)
+
+    def _solve_jointly(
+        self,
+        X: Images,
+        samples: Samples,
+        factors: Factors,
+        budget: Budget,
+        alpha: Tensor,
+        penalty: type[Penalty],
+        jit: bool,
+        direction: Direction,
+    ) -> tuple[Factors, Solution]:
+        """A step of all factors, after silent ranks have been woken."""
         # As it is: to trace what hardly ever happens takes longer than it would save.
         factors, gain = wake_if_silent(X, samples, factors, alpha, penalty)
         if jit:
