@@ -57,6 +57,16 @@ def positive(name: str, value: Any) -> float:
     return within_float32(name, number)
 
 
+def at_least_two(units: Any) -> int:
+    """`units` as an int >= 2, or a ValueError that says what was received."""
+    if positive_integer("units", units) == 1:
+        raise ValueError(
+            "Expected `units` >= 2, one for each class: a soft-max over one class is always 1. Received: units=1. "
+            "For two classes with a single score use the logistic models."
+        )
+    return int(units)
+
+
 def within_float32(name: str, number: float) -> float:
     """`number`, or a ValueError if it would become infinite, or zero though it is not."""
     if number and not SMALLEST_FLOAT32 <= abs(number) <= LARGEST_FLOAT32:

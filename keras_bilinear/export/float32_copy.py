@@ -42,7 +42,9 @@ def float32_copy(
 
     def rebuilt(model: keras.Model) -> keras.Model:
         # As a plain model: of its own class, a model may ask for more than layers, as `AlternatingModel` does.
-        plain = keras.Model(model.inputs, model.outputs, name=model.name)
+        # Older releases of Keras warn where a list of one is expected and that one comes, or the other way round.
+        inputs, outputs = (ends[0] if len(ends) == 1 else ends for ends in (model.inputs, model.outputs))
+        plain = keras.Model(inputs, outputs, name=model.name)
         return keras.models.clone_model(plain, clone_function=copied)
 
     copy = rebuilt(network)

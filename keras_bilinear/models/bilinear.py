@@ -6,11 +6,11 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_bilinear.arguments import positive_integer
+from keras_bilinear.arguments import at_least_two, positive_integer
 from keras_bilinear.maths import bilinear as bm
 from keras_bilinear.maths import penalties
 from keras_bilinear.maths.bilinear import Factors, Samples, Tensor
-from keras_bilinear.models.regression import ImageRegression, at_least_two
+from keras_bilinear.models.regression import ImageRegression
 from keras_bilinear.parts.initializers import OrthogonalizedUniform
 from keras_bilinear.parts.layers import BilinearDense
 from keras_bilinear.solver.blocks import block_names

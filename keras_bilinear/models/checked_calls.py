@@ -15,10 +15,9 @@ from keras_bilinear.data.arrays import (
     is_array,
     the_only_batch,
     train_validation_split,
-    warn_of_one_class,
-    warn_of_scale,
 )
 from keras_bilinear.data.options import Forms, checked_numbers, checked_options
+from keras_bilinear.data.unusual import warn_of_one_class, warn_of_scale
 from keras_bilinear.models.alternation import AlternatingTraining
 from keras_bilinear.models.fitting import refuse_frozen, refuse_replicas
 from keras_bilinear.models.full_batch import refuse_change

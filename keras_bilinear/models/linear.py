@@ -6,10 +6,10 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_bilinear.arguments import non_negative
+from keras_bilinear.arguments import at_least_two, non_negative
 from keras_bilinear.maths import penalties
 from keras_bilinear.maths.bilinear import Samples, Tensor
-from keras_bilinear.models.regression import ImageRegression, at_least_two
+from keras_bilinear.models.regression import ImageRegression
 from keras_bilinear.solver.descent import Solution
 from keras_bilinear.solver.images import Images
 

@@ -24,7 +24,7 @@ from keras_bilinear.parts.losses import (
     targets,
     the_only_loss,
 )
-from keras_bilinear.parts.matrices import as_matrices, matrix_shape, shape_of
+from keras_bilinear.parts.matrices import as_matrices, shape_of, size_of_images
 from keras_bilinear.parts.optimizers import BlockLineSearch
 from keras_bilinear.solver.descent import Solution
 from keras_bilinear.solver.images import Images
@@ -116,8 +116,6 @@ class ImageRegression(CheckedCalls, AlternatingTraining, keras.Model):
         size_of_images(input_shape)
         return (input_shape[0], self.units)
 
-    # Two regimes ----------------------------------------------------------------------------------------------
-
     def compile(
         self,
         optimizer: Any = None,
@@ -133,9 +131,8 @@ class ImageRegression(CheckedCalls, AlternatingTraining, keras.Model):
             loss: The cross-entropy of the paper by default; takes integer and one-hot labels.
             metrics: As in Keras; by default the accuracy, whatever form the labels have.
             jit_compile: As in Keras: True compiles with XLA, once a shape, and "auto" does so on accelerators. With
-                `BlockLineSearch` it is the solver that is compiled; on a CPU "auto" does so where steps are small
-                and many (see `BlockLineSearch.steps_are_large`). Without XLA it is traced once for all models,
-                whatever their sizes.
+                `BlockLineSearch` it is the solver that is compiled, by "auto" on a CPU where steps are small and
+                many (see `BlockLineSearch.steps_are_large`), or else traced once for all models of any size.
             **kwargs: As in Keras.
         """
         optimizer = BlockLineSearch() if optimizer is None else optimizer
@@ -252,8 +249,6 @@ class ImageRegression(CheckedCalls, AlternatingTraining, keras.Model):
         """Solves block `active` and assigns its parameters."""
         raise NotImplementedError
 
-    # Reading the model ----------------------------------------------------------------------------------------
-
     def logits(self, X: Tensor) -> Tensor:
         """z (T, K) of images (T, M, N), in their dtype, or in that of the variables for bytes."""
         return self._logits(self._images(ops.convert_to_tensor(X)))
@@ -268,10 +263,9 @@ class ImageRegression(CheckedCalls, AlternatingTraining, keras.Model):
 
     def objective(self, x: Any, y: Any, sample_weight: Any = None) -> float:
         """J = V + alpha R on the given data (Eq. J.A.B), with V weighted as `fit` weights it."""
-        batch = self._checked(x, y, sample_weight)
-        weight = ops.convert_to_tensor(batch.weight)
-        C = targets(ops.convert_to_tensor(batch.y), self.units, weight.dtype)
-        V = bm.cross_entropy(self.logits(batch.x), C, bm.normalised_weights(weight))
+        X, y, weight = map(ops.convert_to_tensor, self._checked(x, y, sample_weight))
+        C = targets(y, self.units, weight.dtype)
+        V = bm.cross_entropy(self.logits(X), C, bm.normalised_weights(weight))
         return float(V + self.penalty())
 
     def certificate(self, x: Any, y: Any, sample_weight: Any = None) -> Certificate:
@@ -304,21 +298,3 @@ class ImageRegression(CheckedCalls, AlternatingTraining, keras.Model):
             "name": self.name,
             "dtype": keras.dtype_policies.serialize(self.dtype_policy),
         }
-
-
-def size_of_images(shape: tuple[int | None, ...]) -> tuple[int, int]:
-    """(M, N) of images (T, M, N) or (T, M, N, 1), or a ValueError that says what was received."""
-    size = matrix_shape(shape)
-    if len(shape) > 4 or (len(shape) == 4 and shape[-1] != 1):
-        raise ValueError(f"Expected images (T, M, N) or (T, M, N, 1). Received: input of shape {tuple(shape)}")
-    return size
-
-
-def at_least_two(units: Any) -> int:
-    """`units` as an int >= 2, or a ValueError that says what was received."""
-    if positive_integer("units", units) == 1:
-        raise ValueError(
-            "Expected `units` >= 2, one for each class: a soft-max over one class is always 1. Received: units=1. "
-            "For two classes with a single score use the logistic models."
-        )
-    return int(units)

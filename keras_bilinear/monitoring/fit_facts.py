@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_bilinear.data.arrays import largest_pixel
+from keras_bilinear.data.unusual import largest_pixel
 from keras_bilinear.maths.penalties import Penalty, Ridge
 from keras_bilinear.parts.layers_within import named_layers
 from keras_bilinear.parts.model_protocol import BlockModel, is_linear, is_on_arrays

@@ -63,3 +63,11 @@ def matrix_shape(shape: tuple[int | None, ...]) -> tuple[int, int]:
     if not M or not N:
         raise ValueError(f"Expected known, non-zero numbers of rows and columns. {received}")
     return int(M), int(N)
+
+
+def size_of_images(shape: tuple[int | None, ...]) -> tuple[int, int]:
+    """(M, N) of images (T, M, N) or (T, M, N, 1), or a ValueError that says what was received."""
+    size = matrix_shape(shape)
+    if len(shape) > 4 or (len(shape) == 4 and shape[-1] != 1):
+        raise ValueError(f"Expected images (T, M, N) or (T, M, N, 1). Received: input of shape {tuple(shape)}")
+    return size

@@ -17,10 +17,9 @@ from keras_bilinear.data.arrays import (
     class_indices,
     folds_of,
     train_validation_split,
-    warn_of_one_class,
-    warn_of_scale,
 )
 from keras_bilinear.data.options import has_parts
+from keras_bilinear.data.unusual import warn_of_one_class, warn_of_scale
 from keras_bilinear.export import inference_graph, tflite_content
 from keras_bilinear.maths.bilinear import Factors
 from keras_bilinear.models.bilinear import BilinearRegression

@@ -472,6 +472,7 @@ def test_pixels_in_another_unit_change_what_alpha_means(penalty, optimizer):
     assert not warned(fit(model, 255.0 * x, y, 1)[0], "weighs")
 
 
+@pytest.mark.filterwarnings("ignore:The images are whole numbers")
 def test_pixels_of_a_linear_model_in_bytes():
     x, y = data()
     linear = kb.LinearSoftmaxRegression(3, alpha=0.02)

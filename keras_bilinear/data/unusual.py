@@ -1,0 +1,42 @@
+"""Data that can be fitted, but hardly are as they were meant: told by a warning."""
+
+import warnings
+from typing import Any
+
+import numpy as np
+
+from keras_bilinear.data.arrays import Batch, class_indices
+
+MOST_OF_WHOLE_PIXELS = 2
+"""Images of whole numbers up to this are counts or marks, beyond it most likely bytes."""
+
+
+def warn_of_one_class(batch: Batch, K: int) -> None:
+    """Warns when only one class occurs in training data, for then there is nothing to separate."""
+    if len(np.unique(class_indices(batch.y, K))) == 1:
+        warnings.warn("`y` holds one class only: the fit will predict it everywhere.", stacklevel=2)
+
+
+def warn_of_scale(given: Any, images: np.ndarray, input_scale: float = 1.0) -> None:
+    """Warns of whole numbers for pixels, as they were given, that nothing scales, and of pixels far from 1.
+
+    The solver takes fourth powers of pixels, which must stay within float32.
+    """
+    largest = input_scale * largest_pixel(images)
+    if input_scale == 1 and largest > MOST_OF_WHOLE_PIXELS and np.asarray(given).dtype.kind in "iu":
+        warnings.warn(
+            f"The images are whole numbers up to {largest:.0f}, and nothing scales them. Give the model "
+            "`input_scale=1/255` for bytes, with which it takes them as they are, or divide the images yourself.",
+            stacklevel=2,
+        )
+    if largest and not 1e-6 <= largest <= 1e6:
+        warnings.warn(
+            f"The largest pixel is {largest:.0e}: the fit may not move, for powers of it leave the range of "
+            "float32. Scale the images to sizes near 1.",
+            stacklevel=2,
+        )
+
+
+def largest_pixel(images: np.ndarray) -> float:
+    """The largest absolute value, without a copy of the images."""
+    return float(max(images.max(), -float(images.min())))
