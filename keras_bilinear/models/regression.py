@@ -87,7 +87,7 @@ class ImageRegression(CheckedCalls, AlternatingTraining, keras.Model):
     def call(self, X: Tensor) -> Tensor:
         """Probabilities (T, K) of images (T, M, N) or (T, M, N, 1); (T, 1) for binary models."""
         X = self._as_matrices(X)
-        z = self._scores(X if self.input_scale == 1 else ops.cast(X, self.compute_dtype) * self.input_scale)
+        z = self._scores(X if self.input_scale == 1 else self.input_scale * ops.cast(X, self._solver_dtype))
         z = ops.cast(z, keras.backend.result_type(z.dtype, "float32"))
         return keras.activations.sigmoid(z) if self.units == 1 else keras.activations.softmax(z)
 

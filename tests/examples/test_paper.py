@@ -1,6 +1,5 @@
 """The reproduction of the paper: its protocol, its bookkeeping, and a reduced run on real MNIST."""
 
-import itertools
 import json
 import pathlib
 import runpy
@@ -15,7 +14,6 @@ sys.path.insert(0, str(PAPER))
 import draw  # noqa: E402
 import page  # noqa: E402
 import protocol  # noqa: E402
-import questions  # noqa: E402
 import run  # noqa: E402
 from published import FIGURES  # noqa: E402
 
@@ -135,13 +133,3 @@ def test_a_reduced_run_on_mnist(mnist, tmp_path, monkeypatch, capsys):
     assert (tmp_path / "figure-3.png").stat().st_size > 10_000
     command("page.py")
     assert "rank-4 BLR" in (tmp_path / "tables.md").read_text()
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_the_start_of_the_factors_is_measured(mnist):
-    # The first of its starts: `questions.py --quick` runs all of them.
-    (_, *sweeps), (_, *J) = itertools.islice(questions.start(questions.QUICK, 1), 2)
-    assert sweeps[0] == "sweeps"
-    assert 1 < sweeps[1] <= 100
-    assert J[0] == "J"
-    assert 0.40 < J[1] < 0.42

@@ -73,7 +73,7 @@ def test_objective_history_evaluate_and_the_loops_agree(name, use_bias):
         for i, penalty in enumerate(PENALTIES)
         for j, inner in enumerate(DIRECTIONS)
     ]
-    + [("BLR", "product", "cg", blocks) for blocks in BLOCKS],
+    + [("BLR", "product", "cg", "joint")],
 )
 def test_J_never_rises(name, penalty, inner, blocks):
     x, y = data(name)

@@ -98,6 +98,18 @@ def test_whole_numbers_and_floats_of_any_unit_are_scaled_alike():
     np.testing.assert_allclose(J, J[0], rtol=1e-4)
 
 
+def test_half_precision_scales_before_it_rounds():
+    x, y = data("BSR")
+    deep = x.astype("uint16") * 257  # up to 65,535, which is infinite in float16
+    half, full = (
+        MODELS["BSR"](input_scale=1 / 65535, dtype=dtype, input_shape=x.shape[1:])
+        for dtype in ("mixed_float16", "float32")
+    )
+    full.fit(deep, y, epochs=5, verbose=0)
+    half.set_weights(full.get_weights())
+    np.testing.assert_allclose(half.predict(deep, verbose=0), full.predict(deep, verbose=0), atol=5e-3)
+
+
 def test_bytes_stay_bytes_in_memory():
     x, y = data("BSR")
     seen = []
