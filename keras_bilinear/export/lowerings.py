@@ -35,7 +35,7 @@ def balanced(A: np.ndarray, B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     two, which round nothing: in float32 the scores are the same to the last bit.
     """
     a, b = (np.linalg.norm(factor, axis=1, keepdims=True) for factor in (A, B))
-    powers = np.where((a > 0) & (b > 0), np.fix((np.frexp(b)[1] - np.frexp(a)[1]) / 2), 0).astype(int)
+    powers = np.where((a > 0) & (b > 0), np.trunc((np.frexp(b)[1] - np.frexp(a)[1]) / 2), 0).astype(int)
     return np.ldexp(A, powers), np.ldexp(B, -powers)
 
 
