@@ -7,7 +7,7 @@ from keras import ops
 
 from keras_bilinear.maths import bilinear as bm
 from keras_bilinear.maths.bilinear import Tensor
-from keras_bilinear.solver.preconditioner import CURVATURE, stride
+from keras_bilinear.solver.preconditioner import CURVATURE, sample
 
 TILE = 512
 """So many images of bytes are cast at a time within a product: few enough to stay in the cache."""
@@ -70,10 +70,8 @@ class Images(NamedTuple):
         return z if bias is None else z + bias
 
     def part(self, most: int = CURVATURE) -> "Images":
-        """Evenly spaced images of them, see `preconditioner.stride`, and no longer as bytes."""
-        chosen = self.pixels[:: stride(ops.shape(self.pixels)[0], most)]
-        # A slice with a computed stride forgets all of the shape.
-        chosen = tf.ensure_shape(chosen, (None, *self.pixels.shape[1:]))
+        """Evenly spaced images of them, as `preconditioner.sample` takes them, and no longer as bytes."""
+        (chosen,) = sample(self.pixels, most=most)
         return Images(ops.cast(chosen, self.dtype), self.scale)
 
     def values(self) -> Tensor:

@@ -33,6 +33,7 @@ class Woken(NamedTuple):
 
 
 TELLING_IMAGES = 256
+"""Of very many images about so many tell whether a rank is silent."""
 SILENT_BELOW = 2e-2
 """A rank that moves no logit of a typical image by more than this is silent."""
 TELLING = 1e-2
