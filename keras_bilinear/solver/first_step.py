@@ -14,8 +14,6 @@ from keras_bilinear.solver.silent_ranks import at
 
 MANY = 4 * SKETCH
 """From so many images on."""
-STEPS = 3
-"""So many steps are taken on the part."""
 
 Step = Callable[[Images, Samples, Factors], tuple[Factors, Solution]]
 
@@ -29,18 +27,14 @@ def may_begin_on_a_part(images: Images, factors: Factors) -> bool:
 def first_step(
     images: Images, samples: Samples, factors: Factors, alpha: Tensor, penalty: type[Penalty], step: Step
 ) -> tuple[Factors, Solution] | None:
-    """Where `STEPS` steps on a part of the images lead to, with J and the logits of all; None if J is no lower.
+    """Where a step on a part of the images leads to, with J and the logits of all; None if J is no lower.
 
-    The gradient and the last eta in the solution are those on the part.
+    It is one step, for more fit the part so closely that the way back costs more than they save. The gradient and
+    the last eta in the solution are those on the part.
     """
     part, (C, w) = images.part(SKETCH), sample(*samples, most=SKETCH)
-    part_samples, found = Samples(C, same_total(w, samples.weights)), factors
-    iterations = ops.zeros((), "int32")
-    for _ in range(STEPS):
-        found, solution = step(part, part_samples, found)
-        iterations += solution.iterations
+    found, solution = step(part, Samples(C, same_total(w, samples.weights)), factors)
     before, after = (at(images, samples, tried, alpha, penalty) for tried in (factors, found))
     if not bool(after.J < before.J):
         return None
-    whole = {"logits": after.z, "initial_objective": before.J, "objective": after.J, "iterations": iterations}
-    return found, solution._replace(**whole)
+    return found, solution._replace(logits=after.z, initial_objective=before.J, objective=after.J)

@@ -102,8 +102,9 @@ class Curvature(NamedTuple):
 def curvature(F: Tensor, c: Tensor, penalty: Tensor) -> Curvature:
     """S of each class. F (K, S, D), c (K, S), alpha Q (K, D, D)."""
     mass, mean = moments(F, c)
-    varying = F - mean[:, None, :]
-    S = ops.matmul(ops.transpose(varying, (0, 2, 1)), c[:, :, None] * varying)
+    varying = ops.sqrt(c)[:, :, None] * (F - mean[:, None, :])
+    # One array serves both sides; `ops.matmul` would make a copy of its transpose.
+    S = tf.matmul(varying, varying, transpose_a=True)
     variance = ops.diagonal(S, axis1=1, axis2=2)
     added = damping(variance, ranges(F), mean, mass)
     damped = variance + added + ops.diagonal(penalty, axis1=1, axis2=2)

@@ -1,5 +1,6 @@
 """When a block, and when the whole fit, has converged."""
 
+import math
 import warnings
 from typing import Any
 
@@ -19,6 +20,7 @@ RANKS_GROW = "ranks_grow"
 """What `AutomaticRank` adds to the `params` of a fit, which its callbacks share."""
 SLACK = 3
 """A fit has stalled, not converged, where a Newton step would lower J by more than so many `rtol` of it."""
+TOO_FEW_DIGITS = "and float32 holds too few digits of the pixels to tell how far the optimum is"
 ADVICE_IF_STALLED = (
     "pixels of very different sizes, or far from zero, may be more than float32 can tell apart: standardise them, "
     'subtract their mean (`use_bias=True` keeps what that takes away), or try inner="newton_cg"'
@@ -118,7 +120,8 @@ class BlockConvergence(keras.callbacks.Callback):
             self.stop(f"converged: {sweep}, rtol={self.rtol:g}{self.missed_gap()}")
             return
         self.stalled = self.model.stop_training = True
-        self.reason = f"stalled: {sweep}, a Newton step would by {sight:.1e}; rtol={self.rtol:g}"
+        far = f"a Newton step would by {sight:.1e}" if math.isfinite(sight) else TOO_FEW_DIGITS
+        self.reason = f"stalled: {sweep}, {far}; rtol={self.rtol:g}"
 
     def stop(self, reason: str) -> None:
         """Ends the fit, which has converged."""

@@ -4,8 +4,10 @@ That a sweep has lowered J by little proves nothing: a solver that creeps does n
 where the fit stands says how far the optimum is, by the same curvature in every unit.
 """
 
+import math
 from collections.abc import Iterator
 
+import numpy as np
 from keras import ops
 
 from keras_bilinear.maths import bilinear as bm
@@ -16,25 +18,42 @@ from keras_bilinear.parts.optimizers import BlockLineSearch
 from keras_bilinear.solver.blocks import block_names
 from keras_bilinear.solver.descent import Solution, in_sight
 from keras_bilinear.solver.images import Images
+from keras_bilinear.solver.preconditioner import RESOLUTION
 from keras_bilinear.stopping.certificate import data_of_fit
+
+HIDDEN = 10
+"""Where the solver's damping for the digits of float32 is so many times the curvature, it hides what is to see."""
 
 
 def decrease_in_sight(model: BlockModel) -> float | None:
     """How much J would fall, as a fraction of it, if every block took a Newton step; 0 at an optimum.
 
-    None where the images are not at hand: for networks, and for data sets on mini-batches. Costs as much as a sweep
-    of no iterations: one product with the images to look at J, one for the gradient, and the curvature on a part
-    of them.
+    None where the images are not at hand: for networks, and for data sets on mini-batches; infinite where float32
+    does not tell. Costs as much as a sweep of no iterations: one product with the images to look at J, one for the
+    gradient, and the curvature on a part of them.
     """
     if not is_on_arrays(model):
         return None
     pixels, y, weight = map(ops.convert_to_tensor, data_of_fit(model))
     X = model._images(pixels)
+    if too_far_from_zero(X, model.alpha):
+        return math.inf
     samples = Samples(targets(y, model.units, weight.dtype), bm.normalised_weights(weight))
     solver, jit = (model.optimizer, model._jit_solver) if model.is_exact else (BlockLineSearch(), False)
     if is_linear(model):
         return float(in_sight(of_linear(model, X, samples, solver, jit), samples))
     return sum(float(in_sight(solution, samples)) for solution in of_factors(model, X, samples, solver, jit))
+
+
+def too_far_from_zero(X: Images, alpha: float) -> bool:
+    """Whether there are pixels that vary so little about a value so far from zero that float32 hardly tells.
+
+    Pixels that never change tell nothing, and where a penalty outweighs what they tell it does not matter.
+    """
+    pixels = ops.convert_to_numpy(X.part().values()).astype("float64")
+    variance, coarse = pixels.var(axis=0), np.square(RESOLUTION * pixels.mean(axis=0))
+    varies = pixels.max(axis=0) > pixels.min(axis=0)
+    return bool(np.any(varies & (coarse > HIDDEN * (variance + alpha))))
 
 
 def of_linear(model: LinearModel, X: Images, samples: Samples, solver: BlockLineSearch, jit: bool) -> Solution:
