@@ -63,5 +63,20 @@ def mnist():
     return {split: (x[..., 0].astype("float32") / 255, y.astype("int32")) for split, (x, y) in data.items()}
 
 
+LONG = {
+    "test_readme.py",
+    "test_paper.py",
+    "test_mnist.py",
+    "test_properties.py",
+    "test_four_models.py",
+    "test_quickstart.py",
+}
+"""Files of few tests that take long, and come first: at the end, one process would wait for the other."""
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: item.path.name not in LONG)
+
+
 def pytest_configure(config):
     np.set_printoptions(precision=6, suppress=True)
