@@ -93,7 +93,9 @@ def shapes_of(tensors: Any) -> tuple[Any, ...]:
 
 
 def of_any_size(tensor: Tensor | None) -> tf.TensorSpec | None:
-    """What a graph is to know of `tensor`: its rank, and which of its sizes are one."""
+    """What a graph is to know of `tensor`: its rank, and whether the last of its sizes, often K, is one."""
     if tensor is None:
         return None
-    return tf.TensorSpec([1 if size == 1 else None for size in tensor.shape], tensor.dtype)
+    last = len(tensor.shape) - 1
+    sizes = [1 if size == 1 and axis == last else None for axis, size in enumerate(tensor.shape)]
+    return tf.TensorSpec(sizes, tensor.dtype)
