@@ -63,6 +63,7 @@ def of_a_fit(kind: str, samples: int) -> None:
     x, y = mnist(f"train[:{samples}]")
     x = np.round(255 * x).astype("uint8") if kind == "uint8" else x
     model(kind).fit(x[:2048], y[:2048], epochs=2, verbose=0)  # prepares the solver
+    x = x.copy()  # pages that have not been read lately need not be resident
     gc.collect()
     with Peak() as peak:
         model(kind).fit(x, y, epochs=6, verbose=0)

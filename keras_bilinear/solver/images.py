@@ -48,7 +48,8 @@ class Images(NamedTuple):
             return ops.einsum("tmn,kmn->tk", ops.cast(pixels, self.dtype), W)
 
         tiles, rest = in_tiles(self.pixels)
-        z = tf.map_fn(product, tiles, fn_output_signature=self.dtype)
+        # By their numbers: to map the tiles themselves would copy all of them.
+        z = tf.map_fn(lambda i: product(tiles[i]), tf.range(ops.shape(tiles)[0]), fn_output_signature=self.dtype)
         return ops.concatenate([ops.reshape(z, (-1, ops.shape(W)[0])), product(rest)])
 
     def adjoint(self, residual: Tensor) -> Tensor:
@@ -56,13 +57,12 @@ class Images(NamedTuple):
         if not self.are_bytes:
             return self.scaled(ops.einsum("tk,tmn->kmn", residual, self.pixels))
 
-        def product(parts: tuple[Tensor, Tensor]) -> Tensor:
-            pixels, r = parts
+        def product(pixels: Tensor, r: Tensor) -> Tensor:
             return ops.einsum("tk,tmn->kmn", r, ops.cast(pixels, self.dtype))
 
         (tiles, rest), (r_tiles, r_rest) = in_tiles(self.pixels), in_tiles(residual)
-        begin = product((rest, r_rest))
-        return self.scaled(tf.foldl(lambda total, parts: total + product(parts), (tiles, r_tiles), begin))
+        numbers, begin = tf.range(ops.shape(tiles)[0]), product(rest, r_rest)
+        return self.scaled(tf.foldl(lambda total, i: total + product(tiles[i], r_tiles[i]), numbers, begin))
 
     def logits(self, A: Tensor, B: Tensor, bias: Tensor | None = None) -> Tensor:
         """z (T, K), as `maths.bilinear.logits`."""
