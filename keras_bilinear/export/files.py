@@ -20,6 +20,7 @@ from keras_bilinear.export.converter import FLOAT_WEIGHTS, check_mode, tflite_co
 from keras_bilinear.export.errors import ConversionError
 from keras_bilinear.export.exportable import Exportable
 from keras_bilinear.export.inference_graph import SIGNATURE, InferenceGraph, check_batch, inference_graph
+from keras_bilinear.export.slimming import slim
 from keras_bilinear.export.verification import VerificationReport, checked_data, verified
 
 
@@ -217,6 +218,7 @@ def sound_content(
         litert.check_structure(content)
     except ValueError as error:
         raise ConversionError(str(error)) from error
+    content = slim(content)
     return metadata.sealed(content, facts) if facts else content
 
 
