@@ -17,9 +17,11 @@ from keras_bilinear.models.bilinear import BilinearLogisticRegression, BilinearS
 from keras_bilinear.models.conversion import from_dense, to_dense
 from keras_bilinear.models.linear import LinearLogisticRegression, LinearSoftmaxRegression
 from keras_bilinear.monitoring.report import ConvergenceReport
+from keras_bilinear.parts.bilinear_map import BilinearMap
 from keras_bilinear.parts.initializers import OrthogonalizedUniform
 from keras_bilinear.parts.layers import BilinearDense
 from keras_bilinear.parts.optimizers import BlockLineSearch
+from keras_bilinear.parts.to_matrix import ToMatrix
 from keras_bilinear.selection.compression import CompressionReport, compress, compression_report
 from keras_bilinear.selection.path import PathPoint, RegularizationPath, regularization_path
 from keras_bilinear.stopping.certificate import Certificate
@@ -32,6 +34,7 @@ __all__ = [
     "AlternatingModel",
     "BilinearDense",
     "BilinearLogisticRegression",
+    "BilinearMap",
     "BilinearSoftmaxRegression",
     "BlockLineSearch",
     "Certificate",
@@ -43,6 +46,7 @@ __all__ = [
     "OrthogonalizedUniform",
     "PathPoint",
     "RegularizationPath",
+    "ToMatrix",
     "VerificationError",
     "VerificationReport",
     "__version__",

@@ -10,15 +10,21 @@ from keras_bilinear.export import checked_facts, litert, loaded
 
 RESOLVER_METHODS = {
     "ADD": "AddAdd",
+    "AVERAGE_POOL_2D": "AddAveragePool2D",
+    "CONV_2D": "AddConv2D",
     "DEPTHWISE_CONV_2D": "AddDepthwiseConv2D",
     "DEQUANTIZE": "AddDequantize",
     "FULLY_CONNECTED": "AddFullyConnected",
     "LOGISTIC": "AddLogistic",
+    "MAX_POOL_2D": "AddMaxPool2D",
     "MUL": "AddMul",
     "QUANTIZE": "AddQuantize",
+    "RELU": "AddRelu",
     "RESHAPE": "AddReshape",
     "SOFTMAX": "AddSoftmax",
     "SUM": "AddSum",
+    "TANH": "AddTanh",
+    "TRANSPOSE": "AddTranspose",
 }
 """Operators that exported files can hold, and the method of `MicroMutableOpResolver` that registers each."""
 

@@ -1,6 +1,7 @@
 """What the export asks of a model, answered once: of one of our four, or of a network of Keras layers."""
 
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,12 +11,13 @@ import numpy as np
 from keras import ops
 
 from keras_bilinear.export.float32_copy import computes_in_float32, float32_copy
+from keras_bilinear.export.judges import SCORES, Outputs
 from keras_bilinear.maths import bilinear as bm
 from keras_bilinear.models.bilinear import BilinearRegression
 from keras_bilinear.models.regression import ImageRegression
 from keras_bilinear.parts.layers import BilinearDense
 from keras_bilinear.parts.layers_within import refuse_quantized
-from keras_bilinear.parts.networks import image_shape, is_functional, units
+from keras_bilinear.parts.networks import image_shape, is_functional, outputs, units
 
 LAYOUTS = ("factored", "merged")
 BATCH = 256
@@ -36,6 +38,8 @@ class Exportable:
         kernel: (M N, K), of one of our linear models.
         bias: (K,), if one of our models has one.
         network: The model, if it is none of ours: a functional one, whose scores are what its last layer gives.
+        outputs: The name and the shape, for an image, of all that a network gives where it is taken as it is; then
+            K is the number of all of them, side by side.
         input_scale: Of one of our models that scales its pixels itself; None for any other.
     """
 
@@ -48,16 +52,23 @@ class Exportable:
     kernel: np.ndarray | None = None
     bias: np.ndarray | None = None
     network: keras.Model | None = None
+    outputs: Outputs | None = None
     input_scale: float | None = None
 
 
-def exportable(model: keras.Model) -> Exportable:
-    """The answers of a model, or a ValueError unless it has weights and maps images to scores."""
+def exportable(model: keras.Model, output: str = "probabilities") -> Exportable:
+    """The answers of a model, or a ValueError unless it has weights and maps images to scores.
+
+    For `output` "scores" a network may give anything, and several of them; the four models know no such output.
+    """
     if not isinstance(model, ImageRegression):
-        shape, K = image_shape(model), units(model)
+        shape, given = image_shape(model), outputs(model) if output == SCORES else None
+        K = units(model) if given is None else sum(map(math.prod, given.values()))
         refuse_quantized(model)
         layouts = LAYOUTS if has_bilinear_layers(model) else LAYOUTS[1:]
-        return Exportable(shape, K, layouts, True, functools.partial(scores_of_network, model), network=model)
+        return Exportable(
+            shape, K, layouts, True, functools.partial(scores_of_network, model), network=model, outputs=given
+        )
     W, bias, is_bilinear = model.weight_matrices(), model.head.bias, isinstance(model, BilinearRegression)
     return Exportable(
         model.image_size,
@@ -93,9 +104,10 @@ def scores_of_ours(model: ImageRegression, X: np.ndarray, output: str) -> np.nda
 
 
 def scores_of_network(network: keras.Model, X: np.ndarray, _: str) -> np.ndarray:
-    """`predict`, in float32."""
+    """`predict`, in float32, all outputs side by side."""
     precise = network if computes_in_float32(network) else float32_copy(network)
-    return precise.predict(X, batch_size=BATCH, verbose=0)
+    parts = keras.tree.flatten(precise.predict(X, batch_size=BATCH, verbose=0))
+    return np.concatenate([part.reshape(len(X), -1) for part in parts], axis=1)
 
 
 def as_numpy(variable: Any) -> np.ndarray:

@@ -20,7 +20,9 @@ from keras_bilinear.export.converter import FLOAT_WEIGHTS, check_mode, tflite_co
 from keras_bilinear.export.errors import ConversionError
 from keras_bilinear.export.exportable import Exportable
 from keras_bilinear.export.inference_graph import SIGNATURE, InferenceGraph, check_batch, inference_graph
-from keras_bilinear.export.verification import VerificationReport, checked_data, verified
+from keras_bilinear.export.judges import Metric
+from keras_bilinear.export.slimming import slim
+from keras_bilinear.export.verification import VerificationReport, checked_data, expect_metric, verified
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class ExportReport:
         bytes: Its size.
         quantize: How its weights are stored: None (float32), "float16", "dynamic", "int8" or "int16x8".
         layout: "factored" or "merged".
-        output: "probabilities" or "logits".
+        output: "probabilities", "logits" or "scores".
         ops: Its operators in order.
         parameters: How many weights it holds.
         float_parameters: How many of them, biases apart, are floating-point numbers of 32 bits.
@@ -67,7 +69,7 @@ def export_saved_model(model: keras.Model, path: str | os.PathLike[str], output:
         model: One of the four models of this package, or any functional or sequential Keras model that maps an
             image to scores; built and fitted.
         path: The folder to write; its parent must exist.
-        output: "probabilities" or "logits"; of other Keras models, what their last layer gives.
+        output: "probabilities" or "logits"; of other Keras models, what their last layer gives, or "scores".
 
     Raises:
         ValueError: if an argument is wrong, a weight is not finite, or `path` holds something else.
@@ -97,6 +99,7 @@ def export_tflite(
     batch_size: int | None = 1,
     io: str = "float32",
     validation_data: tuple[Any, ...] | None = None,
+    metric: Metric | None = None,
 ) -> ExportReport:
     """Writes a TFLite file with built-in operators only; the same model gives the same bytes.
 
@@ -114,7 +117,9 @@ def export_tflite(
             "int16x8", int8 weights and whole-number arithmetic on int8 or int16 activations.
         layout: "factored", the smallest file, or "merged", the fewest multiply-adds. Linear models have no
             factors and are always merged.
-        output: "probabilities" or "logits"; of other Keras models, what their last layer gives.
+        output: "probabilities" or "logits"; of other Keras models, what their last layer gives. "scores" for one
+            that gives anything else, such as a regression or several labels an image, or several outputs, which
+            keep their names.
         representative_data: 32 or more real images (T, M, N), in the file's units, that set the ranges of the
             activations for "int8" and "int16x8"; at most 512 of them are used. A generator of images, as TFLite's
             converter takes it, and a data set of images will do. With any other `quantize` they only tell the range
@@ -128,6 +133,7 @@ def export_tflite(
             are; for "int16x8" also "int16".
         validation_data: (x, y) or (x,), held-out images in the file's units, others are refused: the new file is
             run on them before it takes its place, and only takes it if it passes every gate of `verify_tflite`.
+        metric: As in `verify_tflite`, for output="scores" with (x, y).
 
     Returns:
         What was written.
@@ -152,7 +158,9 @@ def export_tflite(
     facts = metadata.facts_of(source.units, quantize, input_scale, images, labels)
     batch = None if batch_size is None else positive_integer("batch_size", batch_size)
     check_batch(batch or 1, source.image_shape)
-    held_out = None if validation_data is None else checked_data(source, *x_and_y(validation_data))
+    if metric is not None:
+        expect_metric(metric, source)
+    held_out = None if validation_data is None else checked_data(source, *x_and_y(validation_data, metric))
     target = checked_target(path)
     if target.exists() and not target.is_file():
         kind = "a folder" if target.is_dir() else "a device or a pipe"
@@ -182,13 +190,14 @@ def export_tflite(
     return report
 
 
-def x_and_y(validation_data: Any) -> tuple[Any, ...]:
-    """(x,) or (x, y), or a ValueError that says what came instead."""
+def x_and_y(validation_data: Any, metric: Metric | None) -> tuple[Any, Any, Metric | None]:
+    """Images, labels or None, and the metric, from (x,) or (x, y), or a ValueError that says what came instead."""
     if not isinstance(validation_data, tuple | list) or not 1 <= len(validation_data) <= 2:
         is_tuple = isinstance(validation_data, tuple | list)
         kind = f"{len(validation_data)} parts" if is_tuple else f"no tuple but a {type(validation_data).__name__}"
         raise ValueError(f"Expected `validation_data` to be (x, y) or (x,), arrays. Received: {kind}")
-    return tuple(validation_data)
+    x, y = (*validation_data, None)[:2]
+    return x, y, metric
 
 
 def check_fitted(model: Exportable) -> None:
@@ -210,7 +219,7 @@ def sound_content(
     """What the file will hold, or a ConversionError for what float16 cannot hold or LiteRT does not survive."""
     if quantize == "float16":
         float16.check_weights(tflite_content(graph))
-    content = tflite_content(graph, batch_size, quantize, io, images)
+    content = slim(tflite_content(graph, batch_size, quantize, io, images))
     if quantize == "float16":
         float16.check_scores(content, graph, images, white=facts.get("input_range", [0.0, 1.0])[1])
     try:

@@ -14,12 +14,14 @@ import tensorflow as tf
 from keras_bilinear.arguments import one_of, positive
 from keras_bilinear.export.exportable import LAYOUTS, Exportable, as_numpy, exportable
 from keras_bilinear.export.float32_copy import float32_copy
+from keras_bilinear.export.judges import SCORES
 from keras_bilinear.export.litert import MOST_NUMBERS
 from keras_bilinear.export.lowerings import count, finite_float32, lowered_weights, rounded, scores
 from keras_bilinear.maths.bilinear import Tensor
 from keras_bilinear.parts.layers import BilinearDense
 
 OUTPUTS = ("probabilities", "logits")
+"""Those of classes; networks may have any other, "scores"."""
 SIGNATURE = "serving_default"
 LEAST_SCALE, LARGEST_SCALE = 1e-30, 1e30
 
@@ -29,12 +31,13 @@ class InferenceGraph(NamedTuple):
 
     Fields:
         model: What it was made of.
-        scores: Logits, or of a network what its last layer gives.
+        scores: Logits, or of a network what its last layer gives; several outputs side by side.
         squash: From those to the output.
         output: Its name.
         ends_in_probabilities: Whether `scores` are probabilities already.
         layout: "factored" or "merged".
         parameters: How many weights it holds.
+        outputs: Of a network, each output for itself.
     """
 
     model: Exportable
@@ -44,14 +47,20 @@ class InferenceGraph(NamedTuple):
     ends_in_probabilities: bool
     layout: str
     parameters: int
+    outputs: Callable[[Tensor], list[Tensor]] = lambda image: []
+
+    def served(self, image: Tensor) -> dict[str, Tensor]:
+        """All outputs by their names."""
+        if self.model.outputs is None:
+            return {self.output: self.squash(self.scores(image))}
+        parts = zip(self.model.outputs, self.outputs(image), strict=True)
+        return {name: tf.identity(part) for name, part in parts}
 
     def traced(self, batch_size: int | None) -> tuple[tf.Module, Any]:
         """A module and its concrete function `image` -> {output: ...}, for the converter and for saving."""
         image = tf.TensorSpec((batch_size, *self.model.image_shape), tf.float32, name="image")
         module = tf.Module()
-        module.serve = tf.function(
-            lambda image: {self.output: self.squash(self.scores(image))}, input_signature=[image]
-        )
+        module.serve = tf.function(self.served, input_signature=[image])
         return module, module.serve.get_concrete_function()
 
 
@@ -66,9 +75,13 @@ def inference_graph(
 
     `quantized`: the weights become whole numbers, for which factored models are lowered in another way.
     """
-    source = exportable(model)
+    one_of("output", output, (*OUTPUTS, SCORES))
+    source = exportable(model, output)
     one_of("layout", layout, LAYOUTS)
-    one_of("output", output, OUTPUTS)
+    if output == SCORES and source.network is None:
+        raise ValueError(
+            f"Expected `output` to be one of {list(OUTPUTS)}, for a model of classes. Received: {output!r}"
+        )
     input_scale = source.input_scale if input_scale is None else input_scale
     scale = 1.0 if input_scale is None else positive("input_scale", input_scale)
     if not LEAST_SCALE <= scale <= LARGEST_SCALE:
@@ -108,14 +121,25 @@ def graph_of_network(
         for variables in (lowered.trainable_variables, lowered.non_trainable_variables)
     )
 
-    def outputs(X: Tensor) -> Tensor:
+    def outputs(X: Tensor) -> list[Tensor]:
         X = X if input_scale == 1.0 else X * tf.constant(input_scale, tf.float32)
         # With constants for its variables, which a TFLite file could not read when it runs.
-        return lowered.stateless_call(trainable, others, X, training=False)[0]
+        return keras.tree.flatten(lowered.stateless_call(trainable, others, X, training=False)[0])
 
-    check_output(outputs, model.image_shape, output, input_scale)
+    def side_by_side(X: Tensor) -> Tensor:
+        parts = outputs(X)
+        return parts[0] if model.outputs is None else tf.concat([flat(part) for part in parts], axis=1)
+
+    if model.outputs is None:
+        check_output(side_by_side, model.image_shape, output, input_scale)
     parameters = lowered.count_params() + sum(layer.parameters for layer in bilinear)
-    return InferenceGraph(model, outputs, tf.identity, output, output == "probabilities", layout, parameters)
+    certain = output == "probabilities"
+    return InferenceGraph(model, side_by_side, tf.identity, output, certain, layout, parameters, outputs)
+
+
+def flat(scores: Tensor) -> Tensor:
+    """(T, ...) -> (T, K)."""
+    return tf.reshape(scores, (tf.shape(scores)[0], -1))
 
 
 def check_output(

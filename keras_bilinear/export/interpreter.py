@@ -1,6 +1,6 @@
 """Running a TFLite file on LiteRT, with its default or its reference kernels."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -23,10 +23,13 @@ def loaded(content: bytes, kernels: str) -> Any:
         raise VerificationError(f"Expected a TFLite file. Received: {error}") from error
 
 
-def file_scores(interpreter: Any, X: np.ndarray) -> np.ndarray:
-    """The file's output (T, K) as float32, at its own batch size; with a dynamic batch, few images first."""
-    image, scores = interpreter.get_input_details()[0], interpreter.get_output_details()[0]
-    to_file, from_file = quantizer(image), dequantizer(scores)
+def file_scores(interpreter: Any, X: np.ndarray, names: Iterable[str] = ()) -> np.ndarray:
+    """The file's output (T, K) as float32, at its own batch size; with a dynamic batch, few images first.
+
+    `names`: of several outputs, which are laid side by side in this order.
+    """
+    image, given = interpreter.get_input_details()[0], outputs_of(interpreter, names)
+    to_file, readers = quantizer(image), [(scores["index"], dequantizer(scores)) for scores in given]
     fixed, rows, results = int(image["shape_signature"][0]), None, []
     for start, stop in batches(len(X), fixed):
         piece = to_file(X[start:stop])
@@ -37,8 +40,15 @@ def file_scores(interpreter: Any, X: np.ndarray) -> np.ndarray:
             interpreter.allocate_tensors()
         interpreter.set_tensor(image["index"], np.concatenate([piece, np.repeat(piece[:1], missing, axis=0)]))
         interpreter.invoke()
-        results.append(from_file(interpreter.get_tensor(scores["index"])[: len(piece)]))
+        parts = [read(interpreter.get_tensor(index)[: len(piece)]) for index, read in readers]
+        results.append(np.concatenate([part.reshape(len(piece), -1) for part in parts], axis=1))
     return np.concatenate(results)
+
+
+def outputs_of(interpreter: Any, names: Iterable[str] = ()) -> list[dict[str, Any]]:
+    """The details of the file's outputs, in the order of their names; without any names the first."""
+    given = {details["name"]: details for details in interpreter.get_output_details()}
+    return [given[name] for name in names] or interpreter.get_output_details()[:1]
 
 
 def batches(T: int, fixed: int) -> Iterator[tuple[int, int]]:

@@ -111,10 +111,20 @@ def with_metadata(content: bytes, facts: dict[str, Any]) -> bytes:
 
 
 def packed(file: Any) -> bytes:
-    """The bytes of a file."""
+    """The bytes of a file. Equal vectors, such as the shapes and scales of several tensors, are written once."""
     import flatbuffers  # comes with LiteRT
 
-    builder = flatbuffers.Builder(1024)
+    class Sharing(flatbuffers.Builder):
+        """Writes no vector twice."""
+
+        def CreateNumpyVector(self, x: np.ndarray) -> int:
+            key = x.dtype.str, x.tobytes()
+            if key not in written:
+                written[key] = super().CreateNumpyVector(x)
+            return written[key]
+
+    written: dict[tuple[str, bytes], int] = {}
+    builder = Sharing(1024)
     builder.Finish(file.Pack(builder), b"TFL3")
     return bytes(builder.Output())
 

@@ -16,10 +16,11 @@ from keras_bilinear.data.arrays import checked_labels, class_indices
 from keras_bilinear.export.calibration import images_of
 from keras_bilinear.export.errors import VerificationError
 from keras_bilinear.export.exportable import Exportable, exportable
-from keras_bilinear.export.gates import GATES, KernelReport, check_gates, class_scores, compared
+from keras_bilinear.export.gates import GATES, KernelReport
 from keras_bilinear.export.inference_graph import OUTPUTS, SIGNATURE, check_batch
-from keras_bilinear.export.interpreter import file_scores, loaded
-from keras_bilinear.export.litert import check_structure, operators, stored_weights
+from keras_bilinear.export.interpreter import file_scores, loaded, outputs_of
+from keras_bilinear.export.judges import SCORES, AsTheyAre, ByClass, Metric
+from keras_bilinear.export.litert import check_structure, operators, stored_weights, unpacked
 from keras_bilinear.export.metadata import check_span, checked_facts
 
 WEIGHT_TYPES = {
@@ -44,7 +45,9 @@ class VerificationReport:
     reference: KernelReport
 
     def __str__(self) -> str:
-        accuracy = "" if self.keras_accuracy is None else f", accuracy in Keras {self.keras_accuracy:.4f}"
+        accuracy = (
+            "" if self.keras_accuracy is None else f", {self.default.figure} in Keras {self.keras_accuracy:.4f}"
+        )
         head = f"{self.path}: {self.output} of {self.images:,} images as in Keras{accuracy}"
         return "\n  ".join([head, str(self.default), str(self.reference)])
 
@@ -55,6 +58,7 @@ def verify_tflite(
     x: Any,
     y: Any = None,
     input_scale: float | None = None,
+    metric: Metric | None = None,
 ) -> VerificationReport:
     """Runs a file on the LiteRT interpreter, default and reference kernels, and compares with Keras.
 
@@ -66,8 +70,10 @@ def verify_tflite(
         path: A file written by `export_tflite`.
         model: The model it was written from.
         x: Images (T, M, N) or (T, M, N, 1) in the file's units: raw pixels if it has an input scale.
-        y: Labels as in `fit`, or None to compare no accuracies.
+        y: Labels as in `fit`, or None to compare no accuracies; for a file of "scores" anything `metric` takes.
         input_scale: Factor from these pixels to the model's, for a file that does not say.
+        metric: For a file of "scores", a function of y and the predictions, (T, ...) or a dict of several by their
+            names, that gives a number; it must be the same in Keras and in the file, up to a fraction of it.
 
     Returns:
         Differences, agreement and accuracies.
@@ -77,17 +83,36 @@ def verify_tflite(
             that is custom or reads a variable, another signature, other shapes, weights of another type than
             promised, if the images are plainly not in its units, or it misses a gate: the largest and the
             mean |difference| (for logits, in units of the largest if that is above 1), the fraction of images with
-            the same class up to ties, and the accuracy lost, up to chance. `GATES` has the limits:
-            |difference| <= 5e-5 for float32.
+            the same class up to ties, and the accuracy lost, up to chance; for "scores" the differences, in units
+            of the largest of each output, and the metric. `GATES` has the limits: |difference| <= 5e-5 for float32.
         ValueError: if model, images, labels or scale are wrong.
         FileNotFoundError: if there is no file at `path`.
         ImportError: if ai-edge-litert is not installed.
     """
-    source = exportable(model)
-    X, labels = checked_data(source, x, y)
+    source = exportable(model, SCORES)
+    content = content_of(path)
+    if source.outputs is not None and promised(content) in [{name} for name in OUTPUTS]:
+        source = exportable(model)
+    if metric is not None:
+        expect_metric(metric, source)
+    X, truth = checked_data(source, x, y, metric)
     if input_scale is not None:
         positive("input_scale", input_scale)
-    return verified(content_of(path), Path(path), source, X, labels, input_scale)
+    return verified(content, Path(path), source, X, truth, input_scale)
+
+
+def promised(content: bytes) -> set[str]:
+    """The names of the outputs that a file has, by its signature; none of a damaged one."""
+    with contextlib.suppress(ValueError):
+        signatures = unpacked(content).signatureDefs or []
+        return {place.name.decode(errors="replace") for each in signatures for place in each.outputs or []}
+    return set()
+
+
+def expect_metric(metric: Any, model: Exportable) -> None:
+    """Raises a ValueError unless it can be called, and the file has scores that no accuracy is of."""
+    if not callable(metric) or model.outputs is None:
+        raise ValueError(f'Expected `metric` to be a function, for output="scores". Received: metric={metric!r}')
 
 
 def content_of(path: str | os.PathLike[str]) -> bytes:
@@ -101,9 +126,14 @@ def content_of(path: str | os.PathLike[str]) -> bytes:
     return Path(path).read_bytes()
 
 
-def checked_data(model: Exportable, x: Any, y: Any = None) -> tuple[np.ndarray, np.ndarray | None]:
-    """Images as the model takes them, and class numbers (T,) from labels in any form `fit` takes, or None."""
+def checked_data(model: Exportable, x: Any, y: Any = None, metric: Metric | None = None) -> tuple[np.ndarray, Any]:
+    """Images as the model takes them, and class numbers (T,) from labels in any form `fit` takes, or None.
+
+    For scores of any kind, y and the metric.
+    """
     X, K = images_of(x, model.image_shape, "x"), model.units
+    if model.outputs is not None:
+        return X, (y, metric)
     return X, None if y is None else class_indices(checked_labels(y, K, len(X)), K)
 
 
@@ -112,10 +142,13 @@ def verified(
     path: Path,
     model: Exportable,
     X: np.ndarray,
-    labels: np.ndarray | None,
+    truth: Any,
     input_scale: float | None = None,
 ) -> VerificationReport:
-    """The report on what a file holds, or a VerificationError for the first thing that is wrong."""
+    """The report on what a file holds, or a VerificationError for the first thing that is wrong.
+
+    `truth`: as `checked_data` gives it.
+    """
     with blamed_on_the_file():
         facts = checked_facts(content, model.units)
         check_structure(content)
@@ -124,17 +157,17 @@ def verified(
         check_weights(content, quantize)
         check_span(X, facts, input_scale)
     expected = model.keras_scores(X * np.float32(scale), output)
-    accuracy = None if labels is None else float(np.mean(class_scores(expected, output).argmax(axis=1) == labels))
+    judge = ByClass(output, truth) if model.outputs is None else AsTheyAre(model.outputs, *truth)
     reports = []
     for kernels in ("default", "reference"):
         with blamed_on_the_file():
-            scores = file_scores(loaded(content, kernels), X)
+            scores = file_scores(loaded(content, kernels), X, model.outputs or ())
             if scores.shape != expected.shape:
                 raise VerificationError(f"Expected scores of shape {expected.shape}. Received: {scores.shape}")
-        report = compared(kernels, scores, expected, output, labels)
-        check_gates(report, GATES[quantize], expected, accuracy)
+        report = judge.report(kernels, scores, expected)
+        judge.check(report, GATES[quantize], expected)
         reports.append(report)
-    return VerificationReport(path, quantize, output, len(X), accuracy, *reports)
+    return VerificationReport(path, quantize, output, len(X), judge.figure(expected), *reports)
 
 
 @contextlib.contextmanager
@@ -155,7 +188,7 @@ def blamed_on_the_file() -> Iterator[None]:
 
 
 def checked_output(content: bytes, model: Exportable) -> str:
-    """The name of the file's output, after the checks that need no image."""
+    """The name of the file's output, or "scores", after the checks that need no image."""
     interpreter = loaded(content, "default")
     # Before any tensor is allocated, which a custom operator would make fail with a message of its own.
     foreign = [op for op in operators(content) if op.startswith("CUSTOM") or op.endswith(("_HANDLE", "_VARIABLE"))]
@@ -163,26 +196,37 @@ def checked_output(content: bytes, model: Exportable) -> str:
         raise VerificationError(f"Expected builtin operators without variables. Received: {', '.join(foreign)}")
     signatures = interpreter.get_signature_list()
     named = {name: {SIGNATURE: {"inputs": ["image"], "outputs": [name]}} for name in OUTPUTS}
-    output = next((name for name, signature in named.items() if signature == signatures), None)
+    if model.outputs is not None:
+        named = {SCORES: {SIGNATURE: {"inputs": ["image"], "outputs": sorted(model.outputs)}}}
+    output = next((name for name, signature in named.items() if signature == in_order(signatures)), None)
     if output is None:
         raise VerificationError(f"Expected a signature as one of {list(named.values())}. Received: {signatures}")
-    image, scores = interpreter.get_input_details()[0], interpreter.get_output_details()[0]
-    check_shapes(image, scores, model.image_shape, model.units)
-    for tensor in (image, scores):
+    image, given = interpreter.get_input_details()[0], outputs_of(interpreter, model.outputs or ())
+    shapes = [(model.units,)] if model.outputs is None else list(model.outputs.values())
+    for scores, shape in zip(given, shapes, strict=True):
+        check_shapes(image, scores, model.image_shape, shape)
+    for tensor in (image, *given):
         scale = tensor["quantization"][0]
         if not np.issubdtype(tensor["dtype"], np.floating) and not 0 < scale < np.inf:
             raise VerificationError(f"Expected a scale > 0 for {tensor['name']!r}. Received: {scale}")
     return output
 
 
-def check_shapes(image: dict[str, Any], scores: dict[str, Any], size: tuple[int, ...], K: int) -> None:
-    """Raises a VerificationError unless any images of the model go in, and K scores for each come out."""
+def in_order(signatures: dict[str, Any]) -> dict[str, Any]:
+    """The signatures with their outputs sorted by name."""
+    return {key: {**each, "outputs": sorted(each["outputs"])} for key, each in signatures.items()}
+
+
+def check_shapes(
+    image: dict[str, Any], scores: dict[str, Any], size: tuple[int, ...], given: tuple[int, ...]
+) -> None:
+    """Raises a VerificationError unless any images of the model go in, and its scores for each come out."""
     for shape in ("shape_signature", "shape"):
         received = (*image[shape][1:], *scores[shape][1:])
-        if received != (*size, K) or image[shape][0] != scores[shape][0]:
-            wanted = " x ".join(map(str, size))
+        if received != (*size, *given) or image[shape][0] != scores[shape][0]:
+            wanted, scores_wanted = (" x ".join(map(str, part)) for part in (size, given))
             raise VerificationError(
-                f"Expected images of {wanted} and {K} outputs, those of the model. Received: "
+                f"Expected images of {wanted} and {scores_wanted} outputs, those of the model. Received: "
                 f"images {image[shape]}, outputs {scores[shape]}"
             )
     check_batch(int(image["shape"][0]), size)

@@ -65,6 +65,33 @@ def logits(X: Tensor, A: Tensor, B: Tensor, bias: Tensor | None = None) -> Tenso
     return z if bias is None else z + bias
 
 
+def mapped(X: Tensor, A: Tensor, B: Tensor, C: Tensor | None = None) -> Tensor:
+    """Y = A^T X B + C. X (..., M, N), A (M, P), B (N, Q), C (P, Q) -> Y (..., P, Q).
+
+    By products of two matrices, never of batches of them, which microcontrollers lack. Of X B, then (X B)^T A and
+    that turned back, and of X^T A, then (A^T X) B, it is what takes fewer multiply-adds.
+    """
+    (M, P), (N, Q) = A.shape, B.shape
+    Y = ops.reshape(X, (-1, M, N))
+    if M * Q * (N + P) <= P * N * (M + Q):
+        Y = turned(rows_times(turned(rows_times(Y, B)), A))
+    else:
+        Y = rows_times(turned(rows_times(turned(Y), A)), B)
+    Y = Y if len(X.shape) == 3 else ops.reshape(Y, (*ops.shape(X)[:-2], P, Q))
+    return Y if C is None else Y + C
+
+
+def rows_times(X: Tensor, B: Tensor) -> Tensor:
+    """X B, every row of every matrix at once. X (T, M, N), B (N, Q) -> (T, M, Q)."""
+    M, (N, Q) = X.shape[1], B.shape
+    return ops.reshape(ops.matmul(ops.reshape(X, (-1, N)), B), (-1, M, Q))
+
+
+def turned(X: Tensor) -> Tensor:
+    """X^T. X (T, M, N) -> (T, N, M)."""
+    return ops.transpose(X, (0, 2, 1))
+
+
 def left_features(X: Tensor, B: Tensor) -> Tensor:
     """f_{k,t,l} = X_t b_{l,k}, what the left factors multiply. X (T, M, N), B (S, N, K) -> F (K, T, S M).
 

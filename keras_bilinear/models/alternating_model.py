@@ -1,4 +1,4 @@
-"""Networks in which bilinear layers take turns."""
+"""Networks with bilinear layers, whose factors take turns or move all at once."""
 
 import functools
 from collections.abc import Callable
@@ -6,8 +6,9 @@ from typing import Any
 
 import keras
 
+from keras_bilinear.arguments import boolean
 from keras_bilinear.models.alternation import AlternatingTraining
-from keras_bilinear.parts.layers_within import bilinear_layers
+from keras_bilinear.parts.layers_within import factored_layers
 from keras_bilinear.parts.losses import check_from_logits, losses_by_output
 from keras_bilinear.parts.optimizers import BlockLineSearch
 
@@ -28,16 +29,19 @@ def like_a_functional_model(init: Callable[..., None]) -> Callable[..., None]:
 
 @keras.saving.register_keras_serializable(package="keras_bilinear")
 class AlternatingModel(AlternatingTraining, keras.Model):
-    """A functional Keras model with `BilinearDense` layers whose factors take turns in training.
+    """A functional Keras model with `BilinearDense` or `BilinearMap` layers whose factors take turns in training.
 
-    Every other variable, such as the kernels of a convolutional backbone, moves in every step.
+    Every other variable, such as the kernels of a convolutional backbone, moves in every step. Turns are what the
+    convex blocks of the paper want; networks learn faster all at once, in a plain `keras.Model` or, with the logs
+    and the report of this package, by `alternate=False`.
 
     Args:
         inputs: Input of the graph, as for `keras.Model`.
         outputs: Output of the graph.
+        alternate: Whether the factors take turns. If not, one block, "all", is everything that is trained.
 
     Raises:
-        ValueError: if no layer of the graph is a `BilinearDense`, or for other arguments: a dtype is its layers'.
+        ValueError: if no layer of the graph is bilinear, or for other arguments: a dtype is its layers'.
 
     Example:
         >>> image = keras.Input((28, 28, 1))
@@ -47,14 +51,26 @@ class AlternatingModel(AlternatingTraining, keras.Model):
     """
 
     @like_a_functional_model
-    def __init__(self, inputs: Any, outputs: Any, name: str | None = None, **kwargs: Any):
+    def __init__(
+        self, inputs: Any, outputs: Any, name: str | None = None, *, alternate: bool = True, **kwargs: Any
+    ):
         if set(kwargs) - {"trainable"}:  # which Keras takes and ignores
-            raise ValueError(f"Expected `inputs`, `outputs`, `name` and `trainable`. Received: {sorted(kwargs)}")
+            expected = "`inputs`, `outputs`, `name`, `alternate` and `trainable`"
+            raise ValueError(f"Expected {expected}. Received: {sorted(kwargs)}")
+        alternate = boolean("alternate", alternate)
         super().__init__(inputs=inputs, outputs=outputs, name=name, **kwargs)
-        layers = bilinear_layers(self)
-        if not layers:
-            raise ValueError("Expected a graph with at least one BilinearDense layer. Received: none")
-        self._start_schedule(num_blocks=sum(2 * layer.rank for layer in layers))
+        if not factored_layers(self):
+            raise ValueError("Expected a graph with at least one BilinearDense or BilinearMap. Received: none")
+        self._alternate = alternate
+        self._start_schedule(num_blocks=len(self._blocks))
+
+    @property
+    def alternate(self) -> bool:
+        """Whether the factors take turns."""
+        return self._alternate
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "alternate": self.alternate}
 
     def _check_objective(self, optimizer: Any, loss: Any) -> None:
         if isinstance(optimizer, BlockLineSearch):

@@ -20,12 +20,11 @@ from keras_bilinear.monitoring.fit_record import FitRecord
 from keras_bilinear.monitoring.model_in_words import summary_lines
 from keras_bilinear.monitoring.progress import tell
 from keras_bilinear.monitoring.report import ConvergenceReport, report_of
-from keras_bilinear.parts.layers import SMALL_FILES
-from keras_bilinear.parts.layers_within import bilinear_layers, named_layers
+from keras_bilinear.parts.factored_layer import SMALL_FILES
+from keras_bilinear.parts.layers_within import factored_layers, named_factored_layers, named_layers
 from keras_bilinear.parts.log_names import logs_of_step
 from keras_bilinear.parts.optimizers import BlockLineSearch, inner_optimizer
 from keras_bilinear.parts.schedule import BlockSchedule
-from keras_bilinear.solver.blocks import block_names
 
 if TYPE_CHECKING:
     from keras import Model as Host
@@ -40,10 +39,12 @@ class AlternatingTraining(Host):
     One train_step sends gradients to the active block only; the others stay bit-identical under any optimizer,
     because their updates are not run at all. Each block counts its own steps, so Adam's bias correction and
     learning-rate schedules see the number of updates the block has had. The host class calls `_start_schedule`.
+    Without turns all variables are one block.
     """
 
     schedule: BlockSchedule
     steps_per_execution: int
+    _alternate = True
     _last_fit: FitRecord | None = None
     # While `fit` runs on arrays: images, labels and weights, for callbacks that look at J as a whole.
     _training_data: Batch | None = None
@@ -62,23 +63,30 @@ class AlternatingTraining(Host):
     @property
     def factor_blocks(self) -> list[keras.Variable]:
         """The factors that take turns, in order: a_1, b_1, ..., a_L, b_L of each bilinear layer."""
-        return [factor for layer in bilinear_layers(self) for factor in layer.factor_blocks]
+        return [factor for layer in factored_layers(self) for factor in layer.factor_blocks]
+
+    @property
+    def _blocks(self) -> list[list[keras.Variable]]:
+        """What moves together: one factor, or everything."""
+        return [[factor] for factor in self.factor_blocks] if self._alternate else [self.trainable_variables]
 
     @property
     def block_names(self) -> list[str]:
         """The blocks of a sweep, in order: "a1", "b1", ..., each after its layer if there are several."""
-        layers = named_layers(self)
+        if not self._alternate:
+            return ["all"]
+        layers = named_factored_layers(self)
         return [
             f"{layer}/{block}" if len(layers) > 1 else block
             for layer in layers
-            for block in block_names("factor", layers[layer].rank)
+            for block in layers[layer].block_names
         ]
 
     def summary(self, *args: Any, **kwargs: Any) -> None:
         """As `keras.Model.summary`, and how each bilinear layer compares with a linear one."""
         super().summary(*args, **kwargs)
         named = inspect.signature(keras.Model.summary).bind(self, *args, **kwargs).arguments
-        for line in summary_lines(named_layers(self), self.schedule):
+        for line in summary_lines(named_factored_layers(self), self.schedule):
             (named.get("print_fn") or tell)(line)
 
     def filters(self) -> dict[str, np.ndarray]:
@@ -90,12 +98,12 @@ class AlternatingTraining(Host):
 
     def penalty(self) -> Tensor:
         """alpha R, scalar."""
-        return sum(ops.cast(layer.penalty(), keras.config.floatx()) for layer in bilinear_layers(self))
+        return sum(ops.cast(layer.penalty(), keras.config.floatx()) for layer in factored_layers(self))
 
     @property
     def _other_variables(self) -> list[keras.Variable]:
         """Trainable variables that move in every step: biases, and the layers around the bilinear ones."""
-        turns = {id(factor) for factor in self.factor_blocks}
+        turns = {id(variable) for block in self._blocks for variable in block}
         return [variable for variable in self.trainable_variables if id(variable) not in turns]
 
     def compile(self, optimizer: Any = "adam", loss: Any = None, **kwargs: Any) -> None:
@@ -230,7 +238,7 @@ class AlternatingTraining(Host):
 
     def _moving_parts(self) -> list[Any]:
         """The variables that `fit` cannot do without moving, or the layer that will hold them."""
-        return self.factor_blocks
+        return self.factor_blocks if self._alternate else []
 
     @property
     def _trained(self) -> frozenset[int]:
@@ -250,11 +258,11 @@ class AlternatingTraining(Host):
             self._build_optimizer()
             loss = self.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
             scaled = self.optimizer.scale_loss(loss)
-        blocks, others = self.factor_blocks, self._other_variables
-        gradients = tape.gradient(scaled, blocks + others)
+        blocks, others = self._blocks, self._other_variables
+        gradients, other_gradients = tape.gradient(scaled, (blocks, others))
         active = self.schedule.active.value % len(blocks)
         updates = BlockUpdates(self.optimizer, self.schedule.block_steps, blocks, others)
-        norm, rate, sound = updates.step(active, loss, gradients[: len(blocks)], gradients[len(blocks) :])
+        norm, rate, sound = updates.step(active, loss, gradients, other_gradients)
         self.schedule.record(active, norm, steps=ops.cast(sound, "int32"))
         logs = self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
         # The mean over the running epoch, like every metric in the bar; Keras names the tracker "loss".

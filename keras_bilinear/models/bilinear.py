@@ -54,6 +54,7 @@ class BilinearRegression(ImageRegression):
             self.units,
             self.rank,
             use_bias=self.use_bias,
+            left_initializer="zeros",
             right_initializer=initializer,
             factor_penalty=factor_penalty,
             name="bilinear",

@@ -40,7 +40,7 @@ class BlockUpdates:
     Args:
         optimizer: Any Keras optimizer, with or without a loss scaler around it, built.
         block_steps: How many steps each block has had, (blocks,).
-        blocks: The variables that take turns.
+        blocks: The variables that take turns, a list for each turn.
         others: Those that always move.
     """
 
@@ -48,7 +48,7 @@ class BlockUpdates:
         self,
         optimizer: Any,
         block_steps: keras.Variable,
-        blocks: list[keras.Variable],
+        blocks: list[list[keras.Variable]],
         others: list[keras.Variable],
     ):
         self.optimizer, self.inner = optimizer, inner_optimizer(optimizer)
@@ -57,31 +57,33 @@ class BlockUpdates:
         self.apart = kept_apart(self.inner)
 
     def step(
-        self, active: Tensor, loss: Tensor, block_gradients: list[Tensor], other_gradients: list[Tensor]
+        self, active: Tensor, loss: Tensor, block_gradients: list[list[Tensor]], other_gradients: list[Tensor]
     ) -> tuple[Tensor, Tensor, Tensor]:
         """One step with gradients of the scaled loss; returns |gradient| and rate of the block, whether it was one.
 
         It is none if the loss or a gradient is not finite: no variable moves, and a loss scaler lowers its scale.
         """
         scale = self.optimizer.scale_loss(ops.ones_like(loss))
-        values = [loss, *(g for g in block_gradients + other_gradients if g is not None)]
+        values = [loss, *present([g for group in [*block_gradients, other_gradients] for g in group])]
         sound = ops.all(ops.stack([ops.all(ops.isfinite(value)) for value in values]))
         if self.is_scaled:
             # The loss scale counts a step, and may change, with the block: all else is scaled back here.
             other_gradients = [None if g is None else ops.divide(g, scale) for g in other_gradients]
 
         def turn(index: int) -> tuple[Tensor, Tensor]:
-            gradient, block = block_gradients[index], self.blocks[index]
-            rate = self.move(self.optimizer, index, self.block_steps.value[index], [gradient], [block])
+            gradients, block = block_gradients[index], self.blocks[index]
+            rate = self.move(self.optimizer, index, self.block_steps.value[index], gradients, block)
             if self.others:
                 self.move(self.inner, len(self.blocks), self.total, other_gradients, self.others)
             self.inner.iterations.assign(self.total + 1)
-            return ops.cast(ops.norm(gradient), scale.dtype) / scale, rate
+            norms = ops.stack([ops.cast(ops.norm(gradient), scale.dtype) for gradient in present(gradients)])
+            return ops.norm(norms) / scale, rate
 
         def stay() -> tuple[Tensor, Tensor]:
             if self.is_scaled:
                 # To a loss scaler a gradient that is not finite says that the scale is too large.
-                self.optimizer.apply([ops.full_like(self.blocks[0], float("nan"))], self.blocks[:1])
+                first = self.blocks[0][:1]
+                self.optimizer.apply([ops.full_like(first[0], float("nan"))], first)
             return ops.full_like(scale, float("nan")), ops.cast(self.inner.learning_rate, "float32")
 
         turns = [lambda index=index: turn(index) for index in range(len(self.blocks))]
@@ -102,6 +104,11 @@ class BlockUpdates:
         for state, rows in self.apart:
             rows.assign(ops.scatter_update(rows.value, [[row]], state.value[None]))
         return rate
+
+
+def present(gradients: list[Tensor]) -> list[Tensor]:
+    """Those that there are: the loss may not depend on a variable."""
+    return [gradient for gradient in gradients if gradient is not None]
 
 
 def chosen(index: Tensor, branches: list[Callable[[], Any]]) -> Any:

@@ -13,7 +13,7 @@ from keras_bilinear.maths.bilinear import Samples, Tensor
 from keras_bilinear.models.alternation import AlternatingTraining
 from keras_bilinear.models.checked_calls import CheckedCalls
 from keras_bilinear.models.full_batch import exact_options, exact_step
-from keras_bilinear.parts.layers import expect_floating
+from keras_bilinear.parts.factored_layer import expect_floating
 from keras_bilinear.parts.layers_within import refuse_quantized
 from keras_bilinear.parts.losses import (
     Accuracy,

@@ -18,7 +18,7 @@ from keras_bilinear.monitoring.checkpoint_file import (
 )
 from keras_bilinear.monitoring.progress import tell
 from keras_bilinear.monitoring.same_fit import OF_THE_FIT, arrays_among, digest_of, expect_settings, settings_of
-from keras_bilinear.parts.layers_within import bilinear_layers
+from keras_bilinear.parts.layers_within import factored_layers
 from keras_bilinear.parts.model_protocol import BlockModel, is_linear
 
 LEFT: weakref.WeakKeyDictionary[keras.Model, tuple[str, str]] = weakref.WeakKeyDictionary()
@@ -142,7 +142,7 @@ class Checkpoint(keras.callbacks.Callback):
             return
         for variable, value in zip(state_of(self.model), self._found.values, strict=True):
             variable.assign(value)  # bit for bit
-        for layer in bilinear_layers(self.model):
+        for layer in factored_layers(self.model):
             if layer.alpha is not None:
                 layer.alpha = float(layer.alpha)  # its config, too
         if self._is_over:

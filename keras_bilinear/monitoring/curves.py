@@ -14,7 +14,7 @@ from keras_bilinear.monitoring.model_in_words import comparison
 from keras_bilinear.monitoring.pictures import mosaic
 from keras_bilinear.parts import log_names as log
 from keras_bilinear.parts.layers import BilinearDense
-from keras_bilinear.parts.layers_within import named_layers, parameter_count
+from keras_bilinear.parts.layers_within import named_factored_layers, named_layers, parameter_count
 from keras_bilinear.parts.model_protocol import BlockModel
 from keras_bilinear.parts.optimizers import inner_optimizer
 from keras_bilinear.stopping.certificate import Certificate, effective_ranks
@@ -100,8 +100,9 @@ def of_certificate(proof: Certificate) -> dict[str, float]:
 def pictures(model: BlockModel) -> dict[str, tuple[np.ndarray, str]]:
     """Tag -> pixels (H, W, 3) and what they show: W_k of all classes, and the factors they are made of."""
     layers = prefixed_layers(model)
-    prefixes = [prefix for prefix, _ in layers] or [""]
-    parts = {f"{prefix}W": (W, "W_k") for prefix, W in zip(prefixes, model.filters().values(), strict=True)}
+    filters = list(model.filters().values())
+    prefixes = [prefix for prefix, _ in layers] or [""] * len(filters)
+    parts = {f"{prefix}W": (W, "W_k") for prefix, W in zip(prefixes, filters, strict=True)}
     for prefix, layer in layers:
         a, b = canonical(*decomposed(layer))
         # As strips of three pixels: those of a stand, those of b lie.
@@ -170,7 +171,8 @@ def hyperparameters(model: BlockModel) -> dict[str, Any]:
 def description(model: BlockModel) -> str:
     """A table in Markdown: what is trained, how large it is, and on which versions."""
     rows = dict(hyperparameters(model))
-    rows |= {f"{prefix}size": comparison(layer) for prefix, layer in prefixed_layers(model)}
+    layers = named_factored_layers(model)
+    rows |= {f"{name}/size" if len(layers) > 1 else "size": comparison(layers[name]) for name in layers}
     rows["parameters"] = f"{parameter_count(model):,}"
     rows |= {"keras_bilinear": __version__, "keras": keras.__version__, "tensorflow": tf.__version__}
     rows["numpy"] = np.__version__

@@ -6,7 +6,10 @@ import numpy as np
 
 from keras_bilinear.data.unusual import largest_pixel
 from keras_bilinear.maths.penalties import Penalty, Ridge
-from keras_bilinear.parts.layers_within import named_layers
+from keras_bilinear.monitoring.model_in_words import comparison
+from keras_bilinear.parts.factored_layer import FactoredLayer
+from keras_bilinear.parts.layers import BilinearDense
+from keras_bilinear.parts.layers_within import named_factored_layers
 from keras_bilinear.parts.model_protocol import BlockModel, is_linear, is_on_arrays
 from keras_bilinear.parts.optimizers import BlockLineSearch, inner_optimizer
 
@@ -34,10 +37,19 @@ def facts_of_data(model: BlockModel) -> DataFacts:
 
 
 class Head(NamedTuple):
-    """A layer with blocks: its name, K, L (None if linear), R by name or None, its degree in W, and alpha."""
+    """A layer with blocks.
+
+    Fields:
+        name: Of the layer.
+        size: In words, such as "K = 10, L = 3".
+        rank: L; None of layers without ranks.
+        penalty: R by name, or None.
+        degree: Of R in W.
+        alpha: Its weight.
+    """
 
     name: str
-    units: int
+    size: str
     rank: int | None
     penalty: str | None
     degree: int
@@ -49,11 +61,19 @@ def heads_of(model: BlockModel) -> tuple[Head, ...]:
     if not model.built:
         return ()
     if is_linear(model):
-        return (Head(model.head.name, model.units, None, *kind(model.ridge), model.alpha),)
+        return (Head(model.head.name, f"K = {model.units}", None, *kind(model.ridge), model.alpha),)
     heads = []
-    for name, layer in named_layers(model).items():
-        heads.append(Head(name, layer.units, layer.rank, *kind(layer.factor_penalty), float(layer.alpha or 0.0)))
+    for name, layer in named_factored_layers(model).items():
+        facts = *size_of(layer), *kind(layer.factor_penalty), float(layer.alpha or 0.0)
+        heads.append(Head(name, *facts))
     return tuple(heads)
+
+
+def size_of(layer: FactoredLayer) -> tuple[str, int | None]:
+    """The size of a bilinear layer in words, and L if it has ranks."""
+    if isinstance(layer, BilinearDense):
+        return f"K = {layer.units}, L = {layer.rank}", layer.rank
+    return comparison(layer), None
 
 
 def kind(penalty: Penalty | Ridge | None) -> tuple[str | None, int]:

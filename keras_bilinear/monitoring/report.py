@@ -204,9 +204,8 @@ def described(heads: Sequence[Head]) -> list[str]:
     texts = []
     for head in heads:
         name = f"{head.name} with " if len(heads) > 1 else ""
-        rank = "" if head.rank is None else f", L = {head.rank}"
         penalty = "no penalty" if head.penalty is None else f"{head.penalty} penalty, alpha = {head.alpha:g}"
-        texts.append(f"{name}K = {head.units}{rank}, {penalty}")
+        texts.append(f"{name}{head.size}, {penalty}")
     return texts
 
 

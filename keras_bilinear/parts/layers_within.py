@@ -3,24 +3,36 @@
 import keras
 import numpy as np
 
-from keras_bilinear.parts.layers import SMALL_FILES, BilinearDense
+from keras_bilinear.parts.factored_layer import SMALL_FILES, FactoredLayer
+from keras_bilinear.parts.layers import BilinearDense
 
 
-def bilinear_layers(model: keras.Model) -> list[BilinearDense]:
-    """The built bilinear layers of a model, those within other layers and models included, in order."""
+def factored_layers(model: keras.Model) -> list[FactoredLayer]:
+    """The built layers with bilinear factors, those within other layers and models included, in order."""
     owners = (getattr(weight, "bilinear_layer", None) for weight in model.weights)
     return list(dict.fromkeys(layer for layer in owners if layer is not None))
 
 
-def named_layers(model: keras.Model) -> dict[str, BilinearDense]:
-    """The bilinear layers by name; those of models within the model may have one name, and are numbered then."""
-    named: dict[str, BilinearDense] = {}
-    for layer in bilinear_layers(model):
+def bilinear_layers(model: keras.Model) -> list[BilinearDense]:
+    """Those of them whose outputs have filters W_k."""
+    return [layer for layer in factored_layers(model) if isinstance(layer, BilinearDense)]
+
+
+def named_factored_layers(model: keras.Model) -> dict[str, FactoredLayer]:
+    """The layers with factors by name; those of models within the model may share one, and are numbered then."""
+    named: dict[str, FactoredLayer] = {}
+    for layer in factored_layers(model):
         name, number = layer.name, 2
         while name in named:
             name, number = f"{layer.name}_{number}", number + 1
         named[name] = layer
     return named
+
+
+def named_layers(model: keras.Model) -> dict[str, BilinearDense]:
+    """Those with filters W_k, by the same names."""
+    layers = named_factored_layers(model).items()
+    return {name: layer for name, layer in layers if isinstance(layer, BilinearDense)}
 
 
 def refuse_quantized(model: keras.Model) -> None:

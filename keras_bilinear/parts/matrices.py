@@ -13,11 +13,12 @@ def has_channel(shape: tuple[int | None, ...]) -> bool:
     return len(shape) >= 4 and shape[-1] == 1
 
 
-def as_matrices(X: Tensor, size: tuple[int, int]) -> Tensor:
+def as_matrices(X: Tensor, size: tuple[int, int], lone: bool = False) -> Tensor:
     """X (..., M, N) from that or from (..., M, N, 1), with matrices of `size`, none of them lost or won.
 
     What is known when a graph is traced is checked then, the rest as the graph runs: Keras relaxes the shapes of
-    what it has traced, to an unknown rank once it has seen both forms.
+    what it has traced, to an unknown rank once it has seen both forms. `lone`: a channel axis counts as one, as in
+    `lone_matrix_shape`.
 
     Raises:
         ValueError: if the shape is known to be another.
@@ -27,6 +28,8 @@ def as_matrices(X: Tensor, size: tuple[int, int]) -> Tensor:
     if shape is None or (len(shape) == 4 and shape[3] is None and is_compatible(shape[1:3], size)):
         tf.debugging.assert_less_equal(tf.rank(X), 4, "Expected images of shape (T, M, N) or (T, M, N, 1)")
         X, shape = tf.reshape(X, tf.shape(X)[:3]), (None, None, None)  # fails for more than one channel
+    if lone:
+        refuse_maps(shape)
     if has_channel(shape):
         X, shape = ops.squeeze(X, axis=-1), shape[:-1]
     if len(shape) < 3 or not is_compatible(shape[-2:], size):
@@ -63,6 +66,24 @@ def matrix_shape(shape: tuple[int | None, ...]) -> tuple[int, int]:
     if not M or not N:
         raise ValueError(f"Expected known, non-zero numbers of rows and columns. {received}")
     return int(M), int(N)
+
+
+def lone_matrix_shape(shape: tuple[int | None, ...]) -> tuple[int, int]:
+    """(M, N) of a batch with one matrix a sample, or a ValueError: from four axes on the last one is a channel."""
+    refuse_maps(shape)
+    return matrix_shape(shape)
+
+
+def refuse_maps(shape: tuple[int | None, ...]) -> None:
+    """Raises a ValueError for maps with several channels, of which nothing says which axes are rows."""
+    if len(shape) < 4 or shape[-1] == 1:
+        return
+    raise ValueError(
+        f"Expected one matrix a sample, (T, M, N) or (..., M, N, 1), not {shape[-1]} channels. Say which axes "
+        "make its rows and which its columns, by `keras_bilinear.ToMatrix(rows=..., columns=...)`, or with "
+        "`keras.layers.Reshape`. A sequence of matrices goes through `keras.layers.TimeDistributed`. "
+        f"Received: input of shape {tuple(shape)}"
+    )
 
 
 def size_of_images(shape: tuple[int | None, ...]) -> tuple[int, int]:

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 from keras_bilinear.maths.bilinear import Tensor
-from keras_bilinear.parts.layers_within import bilinear_layers
+from keras_bilinear.parts.layers_within import factored_layers
 from keras_bilinear.parts.schedule import BlockSchedule
 
 
@@ -78,7 +78,7 @@ def is_on_arrays(model: BlockModel) -> TypeGuard[RegressionModel]:
 
 def is_linear(model: BlockModel) -> TypeGuard[LinearModel]:
     """Whether a built model has no bilinear layer."""
-    return not bilinear_layers(model)
+    return not factored_layers(model)
 
 
 def expect_schedule(model: object) -> None:

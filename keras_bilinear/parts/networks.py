@@ -20,12 +20,26 @@ def image_shape(network: Any) -> tuple[int, ...]:
 
 def units(network: Any) -> int:
     """K, the number of scores the network gives for an image, or a ValueError that says what it gives instead."""
+    expected = 'Expected, for any output but "scores", a network with one'
+    if is_functional(network) and len(network.outputs) != 1:
+        raise ValueError(f"{expected} output. Received: shapes {network.output_shape}")
     shape = only("output", network, "output_shape")
     if len(shape) != 2 or shape[1] is None:
-        raise ValueError(
-            f"Expected a network with one row of scores for an image. Received: output of shape {shape}"
-        )
+        raise ValueError(f"{expected} row of scores for an image. Received: output of shape {shape}")
     return int(shape[1])
+
+
+def outputs(network: Any) -> dict[str, tuple[int, ...]]:
+    """The name and the shape, for an image, of all that the network gives; the name of a single one is "scores"."""
+    only("input", network, "input_shape")
+    names = sorted(network.output) if isinstance(network.output, dict) else list(network.output_names)
+    names = ["scores"] if len(names) == 1 else names
+    if len(set(names)) < len(names):
+        raise ValueError(f"Expected outputs of different names. Received: {names}")
+    shapes = [tuple(tensor.shape[1:]) for tensor in network.outputs]
+    if any(None in shape for shape in shapes):
+        raise ValueError(f"Expected a network with outputs of a fixed size. Received: outputs of shapes {shapes}")
+    return {name: tuple(map(int, shape)) for name, shape in zip(names, shapes, strict=True)}
 
 
 def only(what: str, network: Any, attribute: str) -> tuple[int | None, ...]:

@@ -46,7 +46,8 @@ def two_heads(units=3):
 def frames(units=3):
     """Five images in one, each with scores of its own, by the layer's own axes and by Keras' wrapper."""
     image = keras.Input((5, *SIZE))
-    scores = keras.layers.Add()([head(units, None)(image), keras.layers.TimeDistributed(head(units, None))(image)])
+    frames = keras.layers.Reshape((5, *SIZE, 1))(image)
+    scores = keras.layers.Add()([head(units, None)(frames), keras.layers.TimeDistributed(head(units, None))(image)])
     return keras.Model(image, keras.layers.Softmax()(keras.layers.GlobalAveragePooling1D()(scores)))
 
 

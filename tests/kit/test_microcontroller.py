@@ -9,6 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -346,8 +347,43 @@ def test_every_operator_of_a_file_has_its_method(models, file, tmp_path):
             used.update(kb.export_tflite(model, tmp_path / "m.tflite", layout=layout).ops)
         for io in ("float32", "int8"):
             used.update(operators(file(K, "int8", io)))
-    # A bias adds ADD, or hides in another operator.
-    assert used == set(RESOLVER_METHODS) - {"ADD"}
+    # A bias adds ADD, or hides in another operator; the rest is of networks.
+    of_networks = {"AVERAGE_POOL_2D", "CONV_2D", "MAX_POOL_2D", "RELU", "TANH", "TRANSPOSE"}
+    assert used == set(RESOLVER_METHODS) - {"ADD"} - of_networks
+
+
+def small_network(kind):
+    """A fitted network for the digits with a map, or with convolutions, in it."""
+    inner = {
+        "maps": [kb.BilinearMap(6, 5, "relu"), kb.BilinearMap(4, 7, "tanh", use_bias=False)],
+        "convolution": [
+            keras.layers.Reshape((8, 8, 1)),
+            keras.layers.Conv2D(4, 3, activation="relu"),
+            keras.layers.MaxPooling2D(),
+            kb.ToMatrix(rows=(1, 2), columns=3),
+        ],
+    }[kind]
+    head = kb.BilinearDense(10, 2, "softmax", use_bias=True, left_initializer="glorot_uniform")
+    return keras.Sequential([keras.Input((8, 8)), *inner, head])
+
+
+@pytest.mark.parametrize("kind", ["maps", "convolution"])
+def test_networks_run_in_int8_and_as_firmware(kind, digits, tmp_path):
+    x, y = digits
+    network = small_network(kind)
+    network.compile(keras.optimizers.Adam(0.01), "sparse_categorical_crossentropy")
+    network.fit(x[:1000], y[:1000], epochs=8, verbose=0)
+    content = exported(network, x[:64], "int8", "int8")
+    assert "BATCH_MATMUL" not in operators(content)
+    by_keras, computed = network.predict(x[1000:1200], verbose=0), scores(content, x[1000:1200])
+    assert np.mean(by_keras.argmax(axis=1) == computed.argmax(axis=1)) > 0.95
+    assert np.abs(by_keras - computed).mean() < 0.01
+    content = with_metadata(content, input_range=[0, 1])
+    write_firmware(content, tmp_path, "digits")
+    pixels = np.round(x[1000:1050] * 255).astype("uint8")
+    run = classified(tmp_path, pixels, 10)
+    assert run.returncode == 0, run.stderr
+    np.testing.assert_array_equal(np.load(tmp_path / "scores.npy"), scores(content, pixels * np.float32(1 / 255)))
 
 
 def test_the_python_of_the_instructions(file, tmp_path, monkeypatch, digits):

@@ -23,6 +23,17 @@ def test_logits_keep_leading_axes():
     np.testing.assert_allclose(ops.reshape(stacked, flat.shape), flat)
 
 
+@pytest.mark.parametrize("sizes", [(6, 5, 3, 4), (2, 9, 3, 1), (9, 2, 1, 3), (1, 1, 2, 2)])
+@pytest.mark.parametrize("lead", [(7,), (2, 3), ()])
+def test_maps_equal_their_formula_whichever_product_goes_first(sizes, lead):
+    M, N, P, Q = sizes
+    rng = np.random.default_rng(0)
+    X, A, B, C = (rng.normal(size=shape) for shape in ((*lead, M, N), (M, P), (N, Q), (P, Q)))
+    given = [ops.convert_to_tensor(part) for part in (X, A, B, C)]
+    np.testing.assert_allclose(bm.mapped(*given), np.einsum("mp,...mn,nq->...pq", A, X, B) + C, atol=1e-12)
+    np.testing.assert_allclose(bm.mapped(*given[:3]), np.einsum("mp,...mn,nq->...pq", A, X, B), atol=1e-12)
+
+
 def test_features_are_what_the_factors_multiply():
     problem = planted(T=7)
     X, A, B = map(ops.convert_to_tensor, (problem.X, problem.A, problem.B))

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 import keras_bilinear as kb
-from keras_bilinear.models.alternation import AlternatingTraining, bilinear_layers
+from keras_bilinear.models.alternation import AlternatingTraining
+from keras_bilinear.parts.layers_within import bilinear_layers
 from tests.problems import planted
 
 OPTIMIZERS = {

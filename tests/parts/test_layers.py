@@ -58,11 +58,24 @@ def test_one_variable_per_rank_and_side():
 
 
 def test_starts_as_the_paper_does():
-    layer = BilinearDense(4, 3, right_initializer=OrthogonalizedUniform(seed=2))
+    layer = BilinearDense(4, 3, left_initializer="zeros", right_initializer=OrthogonalizedUniform(seed=2))
     layer.build((None, 6, 5))
     assert not np.any(layer.A)
     np.testing.assert_array_equal(layer.B, OrthogonalizedUniform(seed=2)((3, 5, 4)))
     np.testing.assert_array_equal(layer(images(2, 6, 5)), np.zeros((2, 4)))
+
+
+def test_a_hidden_layer_wakes_by_default():
+    """With A = 0, as in the paper, all outputs and all gradients behind a rectifier are zero, and stay so."""
+    X, y = images(60, 6, 5), np.arange(60) % 3
+    for left, wakes in (("zeros", False), (None, True)):
+        start = {} if left is None else {"left_initializer": left}
+        hidden = BilinearDense(8, 2, "relu", **start)
+        model = keras.Sequential([keras.Input((6, 5)), hidden, keras.layers.Dense(3, activation="softmax")])
+        model.compile("sgd", "sparse_categorical_crossentropy")
+        before = np.asarray(hidden.B)
+        model.fit(X, y, epochs=2, verbose=0)
+        assert bool(np.any(np.asarray(hidden.B) != before)) == wakes
 
 
 def test_default_factors_differ_from_layer_to_layer():
@@ -77,11 +90,11 @@ def test_default_factors_differ_from_layer_to_layer():
     [
         ((2, 6, 5), (2, 3)),
         ((2, 6, 5, 1), (2, 3)),
-        ((2, 4, 6, 5), (2, 4, 3)),
         ((2, 4, 6, 5, 1), (2, 4, 3)),
+        ((2, 4, 3, 6, 5, 1), (2, 4, 3, 3)),
     ],
 )
-def test_leading_axes_and_channel(shape, result):
+def test_channel_and_leading_axes(shape, result):
     layer, X = built(), images(*shape)
     assert tuple(layer(X).shape) == result
     assert layer.compute_output_shape((None, *shape[1:])) == (None, *result[1:])
@@ -250,9 +263,33 @@ def test_eager_graph_jit_and_symbolic_agree():
 
 def test_dynamic_leading_axes_in_a_graph():
     layer = built()
-    graph = tf.function(layer, input_signature=[tf.TensorSpec((None, None, 6, 5))])
-    X = images(2, 4, 6, 5)
+    graph = tf.function(layer, input_signature=[tf.TensorSpec((None, None, 6, 5, 1))])
+    X = images(2, 4, 6, 5, 1)
     np.testing.assert_allclose(graph(X), layer(X), atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(2, 6, 5, 3), (2, 7, 7, 64), (2, 4, 6, 5), (2, 4, 6, 5, 3)])
+def test_maps_with_several_channels_are_refused_by_name_of_what_lays_them_out(shape):
+    """They were taken for as many matrices as they have rows."""
+    layer, message = BilinearDense(3, 2), r"Expected one matrix a sample.*ToMatrix.*Reshape.*Received: input of"
+    symbolic = keras.Input(shape[1:])
+    for act in (
+        lambda: layer(images(*shape)),
+        lambda: layer(symbolic),
+        lambda: layer.build(shape),
+        lambda: layer.compute_output_shape(shape),
+        lambda: tf.function(built())(images(*shape)),
+    ):
+        with pytest.raises(ValueError, match=message):
+            act()
+    assert not layer.built
+
+
+def test_a_sequence_of_matrices_is_one_call_for_each():
+    layer, X = built(), images(2, 4, 6, 5)
+    z = keras.layers.TimeDistributed(layer)(X)
+    assert tuple(z.shape) == (2, 4, 3)
+    np.testing.assert_allclose(z, layer(X[..., None]), atol=1e-5)
 
 
 def sequential():
@@ -352,7 +389,7 @@ def test_shapes_are_checked_in_graphs_that_do_not_know_them():
     np.testing.assert_allclose(either(X[..., None]), z, rtol=1e-5)
     with pytest.raises(tf.errors.InvalidArgumentError):
         either(X[..., None].repeat(2, -1))
-    many = tf.function(layer, input_signature=[tf.TensorSpec((None, None, None, 5), tf.float32)])
-    np.testing.assert_allclose(many(X[:, None]), z[:, None], rtol=1e-5)
+    many = tf.function(layer, input_signature=[tf.TensorSpec((None, None, None, 5, 1), tf.float32)])
+    np.testing.assert_allclose(many(X[:, None, ..., None]), z[:, None], rtol=1e-5)
     with pytest.raises(tf.errors.InvalidArgumentError):
-        many(X[:, None, :3])
+        many(X[:, None, :3, :, None])

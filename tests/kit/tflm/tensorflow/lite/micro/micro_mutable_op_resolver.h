@@ -23,13 +23,19 @@ template <unsigned int capacity>
 class MicroMutableOpResolver : public MicroOpResolver {
  public:
   TfLiteStatus AddAdd() { return Add(0); }
+  TfLiteStatus AddAveragePool2D() { return Add(1); }
+  TfLiteStatus AddConv2D() { return Add(3); }
   TfLiteStatus AddDepthwiseConv2D() { return Add(4); }
   TfLiteStatus AddDequantize() { return Add(6); }
   TfLiteStatus AddFullyConnected() { return Add(9); }
   TfLiteStatus AddLogistic() { return Add(14); }
+  TfLiteStatus AddMaxPool2D() { return Add(17); }
   TfLiteStatus AddMul() { return Add(18); }
+  TfLiteStatus AddRelu() { return Add(19); }
   TfLiteStatus AddReshape() { return Add(22); }
   TfLiteStatus AddSoftmax() { return Add(25); }
+  TfLiteStatus AddTanh() { return Add(28); }
+  TfLiteStatus AddTranspose() { return Add(39); }
   TfLiteStatus AddSum() { return Add(74); }
   TfLiteStatus AddQuantize() { return Add(114); }
 
