@@ -59,7 +59,7 @@ def network_of(name: str) -> keras.Model:
     """A new one, with weights of its own."""
     inner = LAYERS[name]()
     if not inner:
-        return kb.BilinearSoftmaxRegression(10, rank=4, alpha=1e-4, penalty="sum", seed=0)
+        return kb.BilinearSoftmaxRegression(10, rank=4, alpha=1e-4, seed=0)
     return keras.Sequential([keras.Input((28, 28)), *inner])
 
 

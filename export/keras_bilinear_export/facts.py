@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import keras
 
-from keras_bilinear.export import KernelReport, exportable, inference_graph, litert, tflite_content
+from keras_bilinear.export import KernelReport, exportable, inference_graph, litert, slim, tflite_content
 from keras_bilinear_export.exporting import Written
 from keras_bilinear_export.microcontroller import arena_size
 
@@ -85,7 +85,7 @@ def multiply_adds(M: int, N: int, K: int, L: int | None, layout: str) -> int:
 def dense_bytes(model: keras.Model) -> int | None:
     """The size of Flatten + Dense with the weights of one of our models, which is what it is when merged."""
     ours = exportable(model).network is None
-    return len(tflite_content(inference_graph(model, "merged"))) if ours else None
+    return len(slim(tflite_content(inference_graph(model, "merged")))) if ours else None
 
 
 def file_facts(file: Written, microseconds: float | None, dense_bytes: int | None) -> FileFacts:

@@ -14,6 +14,7 @@ from keras_bilinear.export.gates import KernelReport
 from keras_bilinear.export.inference_graph import inference_graph
 from keras_bilinear.export.interpreter import loaded, quantizer
 from keras_bilinear.export.metadata import checked_facts
+from keras_bilinear.export.slimming import slim
 from keras_bilinear.export.verification import VerificationReport, verify_tflite
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "loaded",
     "put_in_place",
     "quantizer",
+    "slim",
     "staged",
     "temporary_sibling",
     "tflite_content",

@@ -89,24 +89,22 @@ def verify_tflite(
         FileNotFoundError: if there is no file at `path`.
         ImportError: if ai-edge-litert is not installed.
     """
-    source = exportable(model, SCORES)
-    content = content_of(path)
-    if source.outputs is not None and promised(content) in [{name} for name in OUTPUTS]:
-        source = exportable(model)
+    source = exportable(model, kind_of(path))
     if metric is not None:
         expect_metric(metric, source)
     X, truth = checked_data(source, x, y, metric)
     if input_scale is not None:
         positive("input_scale", input_scale)
-    return verified(content, Path(path), source, X, truth, input_scale)
+    return verified(content_of(path), Path(path), source, X, truth, input_scale)
 
 
-def promised(content: bytes) -> set[str]:
-    """The names of the outputs that a file has, by its signature; none of a damaged one."""
-    with contextlib.suppress(ValueError):
-        signatures = unpacked(content).signatureDefs or []
-        return {place.name.decode(errors="replace") for each in signatures for place in each.outputs or []}
-    return set()
+def kind_of(path: str | os.PathLike[str]) -> str:
+    """What the signature of a file promises: "scores" of any kind, or classes, as of one that cannot be read."""
+    with contextlib.suppress(ValueError, OSError):
+        signatures = unpacked(content_of(path)).signatureDefs or []
+        names = [place.name for each in signatures for place in each.outputs or []]
+        return SCORES if names and names not in [[name.encode()] for name in OUTPUTS] else OUTPUTS[0]
+    return OUTPUTS[0]
 
 
 def expect_metric(metric: Any, model: Exportable) -> None:

@@ -32,8 +32,9 @@ def units(network: Any) -> int:
 def outputs(network: Any) -> dict[str, tuple[int, ...]]:
     """The name and the shape, for an image, of all that the network gives; the name of a single one is "scores"."""
     only("input", network, "input_shape")
-    names = sorted(network.output) if isinstance(network.output, dict) else list(network.output_names)
-    names = ["scores"] if len(names) == 1 else names
+    names = ["scores"]
+    if len(network.outputs) > 1:
+        names = sorted(network.output) if isinstance(network.output, dict) else list(network.output_names)
     if len(set(names)) < len(names):
         raise ValueError(f"Expected outputs of different names. Received: {names}")
     shapes = [tuple(tensor.shape[1:]) for tensor in network.outputs]

@@ -122,7 +122,7 @@ def test_a_model_is_built_for_images_alone(kind):
 @pytest.mark.parametrize("settings", [{"dtype": "int32"}, {"dtype": "float16"}, {"use_bias": True}])
 def test_networks_take_no_setting_that_they_would_ignore(settings):
     image = keras.Input((4, 3))
-    with pytest.raises(ValueError, match="Expected `inputs`, `outputs`, `name` and `trainable`"):
+    with pytest.raises(ValueError, match="Expected `inputs`, `outputs`, `name`, `alternate` and `trainable`"):
         kb.AlternatingModel(image, kb.BilinearDense(3, 1)(image), **settings)
 
 
