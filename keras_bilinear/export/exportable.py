@@ -98,16 +98,24 @@ def scores_of_ours(model: ImageRegression, X: np.ndarray, output: str) -> np.nda
     """
     X = X if model.input_scale == 1 else X / np.float32(model.input_scale)
     if output == "probabilities" and model.compute_dtype in ("float32", "float64"):
-        return model.predict(X, batch_size=BATCH, verbose=0)
+        return called(model, X)
     z = model.logits(ops.convert_to_tensor(X, dtype=model._solver_dtype))
     return ops.convert_to_numpy(z if output == "logits" else bm.probabilities(z))
 
 
 def scores_of_network(network: keras.Model, X: np.ndarray, _: str) -> np.ndarray:
     """`predict`, in float32, all outputs side by side."""
-    precise = network if computes_in_float32(network) else float32_copy(network)
-    parts = keras.tree.flatten(precise.predict(X, batch_size=BATCH, verbose=0))
-    return np.concatenate([part.reshape(len(X), -1) for part in parts], axis=1)
+    return called(network if computes_in_float32(network) else float32_copy(network), X)
+
+
+def called(network: keras.Model, X: np.ndarray) -> np.ndarray:
+    """What `predict` gives, all outputs side by side, (T, ...), without the graph that it would trace for it."""
+    rows = []
+    for start in range(0, len(X), BATCH):
+        batch = X[start : start + BATCH]
+        parts = map(ops.convert_to_numpy, keras.tree.flatten(network(batch, training=False)))
+        rows.append(np.concatenate([part.reshape(len(batch), -1) for part in parts], axis=1))
+    return np.concatenate(rows)
 
 
 def as_numpy(variable: Any) -> np.ndarray:

@@ -8,6 +8,7 @@ import numpy as np
 from keras_bilinear.export.errors import VerificationError
 from keras_bilinear.export.exportable import BATCH
 from keras_bilinear.export.litert import runtime
+from keras_bilinear.export.quiet import without_notes
 
 FIRST_BATCHES = (1, 5)
 """Images of the first calls of a file with a dynamic batch; after those, `BATCH`."""
@@ -37,7 +38,8 @@ def file_scores(interpreter: Any, X: np.ndarray, names: Iterable[str] = ()) -> n
         if rows != len(piece) + missing:
             rows = len(piece) + missing
             interpreter.resize_tensor_input(image["index"], (rows, *piece.shape[1:]))
-            interpreter.allocate_tensors()
+            with without_notes():
+                interpreter.allocate_tensors()
         interpreter.set_tensor(image["index"], np.concatenate([piece, np.repeat(piece[:1], missing, axis=0)]))
         interpreter.invoke()
         parts = [read(interpreter.get_tensor(index)[: len(piece)]) for index, read in readers]
