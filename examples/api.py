@@ -63,7 +63,7 @@ def write_pages(out: Path) -> None:
 
     pdoc.render.configure(docformat="google", show_source=False)
     kb.__all__ += ON_DEMAND  # which is what pdoc goes by
-    pdoc.pdoc("keras_bilinear", output_directory=out)
+    pdoc.pdoc("keras_bilinear", "keras_bilinear.export", output_directory=out)
 
 
 def main() -> None:
