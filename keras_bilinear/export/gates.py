@@ -11,6 +11,10 @@ TIE = 1e-6
 """Scores closer than this are a tie, which rounding may break either way: counted as Keras breaks it."""
 
 
+SPARED = 500
+"""In whole numbers one image in so many may differ by more: where it lies on a border, and the logits are steep."""
+
+
 class Gates(NamedTuple):
     """What a file may differ from Keras: |differences| of probabilities, and fractions of the images.
 
@@ -23,14 +27,15 @@ class Gates(NamedTuple):
     agreement: float
     accuracy_drop: float
     metric_change: float
+    spares_images: bool = False
 
 
 GATES = {
     None: Gates(5e-5, 5e-6, 0.999, 0.0005, 1e-3),
     "float16": Gates(1e-2, 2e-4, 0.995, 0.0005, 1e-2),
-    "dynamic": Gates(0.4, 5e-3, 0.97, 0.003, 0.05),
-    "int8": Gates(0.4, 1e-2, 0.95, 0.003, 0.1),
-    "int16x8": Gates(0.4, 5e-3, 0.97, 0.003, 0.05),
+    "dynamic": Gates(0.4, 5e-3, 0.97, 0.003, 0.05, True),
+    "int8": Gates(0.4, 1e-2, 0.95, 0.003, 0.1, True),
+    "int16x8": Gates(0.4, 5e-3, 0.97, 0.003, 0.05, True),
 }
 """Some times what healthy files show, on MNIST and digits with alpha from 0 to 0.1; faults are off by far more."""
 
@@ -39,7 +44,8 @@ GATES = {
 class KernelReport:
     """One set of kernels against Keras: |differences| of the outputs, and fractions of the images, 0 to 1.
 
-    `accuracy` is a metric of the user's where `figure` says so.
+    `accuracy` is a metric of the user's where `figure` says so. `spared_difference` is the largest difference when
+    one image in `SPARED` is left out, those that differ most.
     """
 
     kernels: str
@@ -48,6 +54,7 @@ class KernelReport:
     agreement: float
     accuracy: float | None
     figure: str = "accuracy"
+    spared_difference: float | None = None
 
     def __str__(self) -> str:
         accuracy = "" if self.accuracy is None else f", {self.figure} {self.accuracy:.4f}"
@@ -73,7 +80,14 @@ def compared(
         mean_difference=float(difference.mean()),
         agreement=float(agrees.mean()),
         accuracy=None if labels is None else float(np.mean(np.where(agrees, by_keras, predicted) == labels)),
+        spared_difference=spared(difference),
     )
+
+
+def spared(difference: np.ndarray) -> float:
+    """The largest of the |differences| (T, K) of all images but one in `SPARED`; of all where they are fewer."""
+    largest = np.sort(difference.max(axis=1))  # NaN, which misses every gate, last
+    return float(largest[-1] if np.isnan(largest[-1]) else largest[-1 - len(largest) // SPARED])
 
 
 def check_gates(report: KernelReport, gates: Gates, expected: np.ndarray, keras_accuracy: float | None) -> None:
@@ -84,8 +98,11 @@ def check_gates(report: KernelReport, gates: Gates, expected: np.ndarray, keras_
     # Images that change class do so at random, for better or worse: up to twice the deviation of their sum, and one
     # image in any case, is no evidence. The small number is for the rounding of the fractions.
     chance = max(2 * np.sqrt((1 - report.agreement) * T), 1.0) / T + 1e-9
+    worst = report.max_difference
+    if gates.spares_images and report.spared_difference is not None:
+        worst = report.spared_difference
     limits = [
-        ("max |difference|", report.max_difference, "<=", gates.max_difference * size),
+        ("max |difference|", worst, "<=", gates.max_difference * size),
         ("mean |difference|", report.mean_difference, "<=", gates.mean_difference * size * (5 if K == 1 else 1)),
         ("class agreement", report.agreement, ">=", gates.agreement),
         ("accuracy drop", drop, "<=", gates.accuracy_drop + chance),

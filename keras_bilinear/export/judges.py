@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_bilinear.export.errors import VerificationError
-from keras_bilinear.export.gates import Gates, KernelReport, check_gates, class_scores, compared
+from keras_bilinear.export.gates import Gates, KernelReport, check_gates, class_scores, compared, spared
 
 SCORES = "scores"
 """What the one output of a file is called that is neither probabilities nor logits."""
@@ -53,7 +53,7 @@ class AsTheyAre(NamedTuple):
         """What one run shows. scores, expected (T, K), with all outputs side by side."""
         difference = np.abs(scores - expected) / sizes(expected, self.outputs)
         largest, mean = float(difference.max()), float(difference.mean())
-        return KernelReport(kernels, largest, mean, 1.0, self.figure(scores), "metric")
+        return KernelReport(kernels, largest, mean, 1.0, self.figure(scores), "metric", spared(difference))
 
     def check(self, report: KernelReport, gates: Gates, expected: np.ndarray) -> None:
         """Raises a VerificationError for the first gate missed."""

@@ -82,7 +82,8 @@ def verify_tflite(
         VerificationError: if the file is damaged, was changed since it was sealed or cannot be run, has an operator
             that is custom or reads a variable, another signature, other shapes, weights of another type than
             promised, if the images are plainly not in its units, or it misses a gate: the largest and the
-            mean |difference| (for logits, in units of the largest if that is above 1), the fraction of images with
+            mean |difference| (for logits, in units of the largest if that is above 1; in whole numbers one image in
+            500 is spared the former), the fraction of images with
             the same class up to ties, and the accuracy lost, up to chance; for "scores" the differences, in units
             of the largest of each output, and the metric. `GATES` has the limits: |difference| <= 5e-5 for float32.
         ValueError: if model, images, labels or scale are wrong.

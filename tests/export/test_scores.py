@@ -7,6 +7,7 @@ import tensorflow as tf
 
 import keras_bilinear as kb
 from keras_bilinear.export import VerificationError, export_saved_model, export_tflite, verify_tflite
+from keras_bilinear.export.gates import GATES, check_gates, compared
 from tests.files import random_images, random_model, run
 
 SIZE = (9, 8)
@@ -180,3 +181,21 @@ def test_several_labels_have_names(tmp_path):
     export_tflite(
         several_labels(), tmp_path / "m.tflite", output="scores", labels=names, validation_data=(images(),)
     )
+
+
+def test_one_image_in_five_hundred_may_be_farther_off_in_whole_numbers():
+    """A network is so certain that an image on the border between two classes goes from one end to the other."""
+    expected = np.tile([1.0, 0.0, 0.0], (1000, 1))
+    scores = expected.copy()
+    scores[:2] = [0.1, 0.9, 0.0]
+    report = compared("default", scores, expected, "probabilities", None)
+    assert (report.max_difference, report.spared_difference) == (0.9, 0.0)
+    check_gates(report, GATES["int8"], expected, None)
+    with pytest.raises(VerificationError, match=r"max \|difference\|"):
+        check_gates(report, GATES[None], expected, None)
+    for wrong in (0.1, np.nan):
+        scores[2] = [wrong, 1 - wrong, 0.0]
+        with pytest.raises(VerificationError, match=r"max \|difference\|"):
+            check_gates(compared("default", scores, expected, "probabilities", None), GATES["int8"], expected, None)
+    few = compared("default", scores[:10], expected[:10], "probabilities", None)
+    assert np.isnan(few.spared_difference)
