@@ -19,8 +19,9 @@ from keras_bilinear.data.arrays import (
 from keras_bilinear.data.options import Forms, checked_numbers, checked_options
 from keras_bilinear.data.unusual import warn_of_one_class, warn_of_scale
 from keras_bilinear.models.alternation import AlternatingTraining
-from keras_bilinear.models.fitting import refuse_frozen, refuse_replicas
+from keras_bilinear.models.fitting import listed, refuse_frozen, refuse_replicas
 from keras_bilinear.models.full_batch import refuse_change
+from keras_bilinear.models.stream_options import expect_streamable, is_stream
 from keras_bilinear.parts.layers_within import refuse_quantized
 
 if TYPE_CHECKING:
@@ -82,7 +83,10 @@ class CheckedCalls(Host):
             # Every class by its number: Keras refuses a data set's classes that are left out.
             weights = class_weights(options["class_weight"], max(self.units, 2))
             options["class_weight"] = dict(enumerate(weights.tolist()))
-        if self._trains_exactly and not is_array(options.get("x")):
+        if self._trains_exactly and is_stream(options.get("x")):
+            refuse_quantized(self)
+            expect_streamable(self, options, listed(options.get("callbacks")))
+        elif self._trains_exactly and not is_array(options.get("x")):
             options |= the_only_batch(*(options.get(name) for name in ("x", "y", "sample_weight")))
         size, batch = self._forms.size, None
         if is_array(options.get("x")):

@@ -85,7 +85,8 @@ class BilinearTensorBoard(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         expect_schedule(self.model)  # `keras.Model.fit` calls no `check_fit`
-        by_name = {"auto": int(self.model.is_exact), "epoch": 0, "batch": 1}
+        steps = self.model.is_exact and self.model._streaming is None  # where batches are read, an epoch is a step
+        by_name = {"auto": int(steps), "epoch": 0, "batch": 1}
         self._step_freq = by_name[self.update_freq] if isinstance(self.update_freq, str) else self.update_freq
         self._log, self._is_described, self._waiting = None, False, 0
 

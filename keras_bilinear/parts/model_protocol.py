@@ -23,6 +23,7 @@ class BlockModel(Protocol):
     schedule: BlockSchedule
     _last_fit: Any  # a FitRecord or None
     _training_data: tuple[Any, Any, Any] | None  # images (T, M, N), labels, weights (T,) of a fit to arrays
+    _streaming: Any  # the callback that takes the steps of a fit to a stream of images, or None
     _rank_is_automatic: bool
 
     @property

@@ -1,0 +1,101 @@
+"""What a data set holds: every batch is looked at once, before anything is computed."""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from keras_bilinear.data.arrays import (
+    Batch,
+    checked_images,
+    checked_labels,
+    checked_weights,
+    class_indices,
+    class_weights,
+    expect_weight,
+)
+from keras_bilinear.data.sketch import FirstOfEachClass, Reservoir
+from keras_bilinear.data.unusual import largest_pixel
+
+MOST, LEAST, PIXELS = 8192, 256, 2**25
+"""So many images of a data set are kept in memory: fewer of large ones, but not too few."""
+
+
+class Survey(NamedTuple):
+    """What is known of a data set after one reading.
+
+    Fields:
+        images: T.
+        batches: How many batches they come in.
+        counts: Images of each class, (classes,).
+        largest_pixel: The largest absolute value, as it is given.
+        whole_pixels: Whether pixels are given in a type of whole numbers.
+        each_has_a_class: Whether labels are classes, and not probabilities.
+        sketch: Some images, drawn at random and with every class among them, and the weights, `class_weight` in
+            them, with which V of them stands for V of all.
+    """
+
+    images: int
+    batches: int
+    counts: np.ndarray
+    largest_pixel: float
+    whole_pixels: bool
+    each_has_a_class: bool
+    sketch: Batch
+
+
+def survey(
+    dataset: Iterable[Any],
+    K: int,
+    class_weight: Mapping[Any, float] | None = None,
+    size: tuple[int, int] | None = None,
+    dtype: str = "float32",
+) -> Survey:
+    """Reads a data set that yields (x, y) or (x, y, weight) once, and checks all of it.
+
+    Args:
+        dataset: What `checked_batch` takes, in batches.
+        K: Number of classes; 1 for binary models.
+        class_weight: Weight of each class; multiplies the sample weights.
+        size: (M, N) the model was built for, or None.
+        dtype: Of the sketch, unless its images are bytes.
+
+    Raises:
+        ValueError: for anything the model cannot be trained on, with the number of the batch.
+    """
+    weights = class_weights(class_weight or {}, max(K, 2))
+    drawn, firsts = None, FirstOfEachClass(max(K, 2))
+    total, largest, is_whole, batches = 0.0, 0.0, True, 0
+    for batches, parts in enumerate(dataset, start=1):
+        batch = numbered(batches, parts, K, size, dtype)
+        size, classes = batch.x.shape[1:], class_indices(batch.y, K)
+        batch = batch._replace(weight=batch.weight * weights[classes])
+        drawn = drawn or Reservoir(sketch_size(size))
+        drawn.add(batch)
+        firsts.add(batch, classes)
+        total, largest = total + batch.weight.sum(), max(largest, largest_pixel(batch.x))
+        is_whole = is_whole and bool(np.all(batch.y == np.round(batch.y)))
+    if drawn is None:
+        raise ValueError("Expected data that yield batches. Received: none")
+    expect_weight(total, dtype)
+    kept = drawn.images()
+    sketch = firsts.complete(kept, class_indices(kept.y, K))
+    whole_pixels = np.asarray(parts[0]).dtype.kind in "iu"
+    return Survey(drawn.seen, batches, firsts.counts, largest, whole_pixels, is_whole, sketch)
+
+
+def sketch_size(size: tuple[int, ...]) -> int:
+    """How many images of this size are kept."""
+    return max(LEAST, min(MOST, PIXELS // math.prod(size)))
+
+
+def numbered(number: int, parts: Any, K: int, size: Any, dtype: str) -> Batch:
+    """The batch of this number, checked."""
+    try:
+        x, y, *weight = (np.asarray(part) for part in parts)
+        images = checked_images(x, size, dtype)
+        weights = checked_weights(weight[0] if weight else None, len(images))
+        return Batch(images, checked_labels(y, K, len(images)), weights)
+    except ValueError as error:
+        raise ValueError(f"{error} (batch {number} of the data set)") from error
