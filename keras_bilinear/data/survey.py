@@ -1,10 +1,11 @@
 """What a data set holds: every batch is looked at once, before anything is computed."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+import tensorflow as tf
 
 from keras_bilinear.data.arrays import (
     Batch,
@@ -46,7 +47,7 @@ class Survey(NamedTuple):
 
 
 def survey(
-    dataset: Iterable[Any],
+    dataset: tf.data.Dataset,
     K: int,
     class_weight: Mapping[Any, float] | None = None,
     size: tuple[int, int] | None = None,
@@ -64,25 +65,58 @@ def survey(
     Raises:
         ValueError: for anything the model cannot be trained on, with the number of the batch.
     """
-    weights = class_weights(class_weight or {}, max(K, 2))
     drawn, firsts = None, FirstOfEachClass(max(K, 2))
     total, largest, is_whole, batches = 0.0, 0.0, True, 0
-    for batches, parts in enumerate(dataset, start=1):
-        batch = numbered(batches, parts, K, size, dtype)
-        size, classes = batch.x.shape[1:], class_indices(batch.y, K)
-        batch = batch._replace(weight=batch.weight * weights[classes])
-        drawn = drawn or Reservoir(sketch_size(size))
+    for batch in checked_batches(dataset, K, class_weight, size, dtype):
+        drawn = drawn or Reservoir(sketch_size(batch.x.shape[1:]))
         drawn.add(batch)
-        firsts.add(batch, classes)
+        firsts.add(batch, class_indices(batch.y, K))
         total, largest = total + batch.weight.sum(), max(largest, largest_pixel(batch.x))
-        is_whole = is_whole and bool(np.all(batch.y == np.round(batch.y)))
-    if drawn is None:
-        raise ValueError("Expected data that yield batches. Received: none")
+        is_whole, batches = is_whole and bool(np.all(batch.y == np.round(batch.y))), batches + 1
+    assert drawn is not None  # there was a batch
     expect_weight(total, dtype)
     kept = drawn.images()
     sketch = firsts.complete(kept, class_indices(kept.y, K))
-    whole_pixels = np.asarray(parts[0]).dtype.kind in "iu"
-    return Survey(drawn.seen, batches, firsts.counts, largest, whole_pixels, is_whole, sketch)
+    return Survey(drawn.seen, batches, firsts.counts, largest, has_whole_pixels(dataset), is_whole, sketch)
+
+
+def checked_batches(
+    dataset: Iterable[Any],
+    K: int,
+    class_weight: Mapping[Any, float] | None = None,
+    size: tuple[int, int] | None = None,
+    dtype: str = "float32",
+) -> Iterator[Batch]:
+    """The batches of a data set, each checked as arrays are; images of one size. Arguments as of `survey`."""
+    weights, number = class_weights(class_weight or {}, max(K, 2)), 0
+    for number, parts in enumerate(dataset, start=1):
+        batch = numbered(number, parts, K, size, dtype)
+        size = batch.x.shape[1:]
+        yield batch._replace(weight=batch.weight * weights[class_indices(batch.y, K)])
+    if not number:
+        raise ValueError("Expected data that yield batches. Received: none")
+
+
+def is_data_set(data: Any, y: Any = None, sample_weight: Any = None) -> bool:
+    """Whether data come in batches, as a `tf.data.Dataset`; a ValueError if labels or weights are beside it."""
+    is_one = isinstance(data, tf.data.Dataset)
+    if is_one and (y is not None or sample_weight is not None):
+        raise ValueError(
+            "Expected labels and weights within the data set. Received: `y` or `sample_weight` beside it"
+        )
+    return is_one
+
+
+def is_stream(data: Any) -> bool:
+    """Whether it is a data set with an end, and more than one batch before that."""
+    if not isinstance(data, tf.data.Dataset) or bool(data.cardinality() == tf.data.INFINITE_CARDINALITY):
+        return False
+    return sum(1 for _ in data.take(2)) > 1
+
+
+def has_whole_pixels(dataset: tf.data.Dataset) -> bool:
+    """Whether images come in a type of whole numbers."""
+    return bool(dataset.element_spec[0].dtype.is_integer)
 
 
 def sketch_size(size: tuple[int, ...]) -> int:

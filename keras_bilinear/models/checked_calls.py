@@ -1,5 +1,6 @@
 """The calls of a Keras model, with images, labels and weights checked before anything else happens."""
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -16,12 +17,14 @@ from keras_bilinear.data.arrays import (
     the_only_batch,
     train_validation_split,
 )
+from keras_bilinear.data.mapped import unmapped
 from keras_bilinear.data.options import Forms, checked_numbers, checked_options
+from keras_bilinear.data.survey import checked_batches, is_stream
 from keras_bilinear.data.unusual import warn_of_one_class, warn_of_scale
 from keras_bilinear.models.alternation import AlternatingTraining
 from keras_bilinear.models.fitting import listed, refuse_frozen, refuse_replicas
 from keras_bilinear.models.full_batch import refuse_change
-from keras_bilinear.models.stream_options import expect_streamable, is_stream
+from keras_bilinear.models.stream_options import expect_streamable
 from keras_bilinear.parts.layers_within import refuse_quantized
 
 if TYPE_CHECKING:
@@ -77,7 +80,17 @@ class CheckedCalls(Host):
         self._build_for(batch)
         return batch
 
+    def _batches(self, dataset: tf.data.Dataset) -> Iterator[Batch]:
+        """The batches of a data set, each as `_checked` has it."""
+        refuse_quantized(self)
+        for batch in checked_batches(dataset, self.units, None, self._forms.size, self._solver_dtype):
+            self._build_for(batch)
+            yield batch
+
     def _check_fit(self, options: dict[str, Any]) -> tuple[dict[str, Any], Batch | None]:
+        if self._trains_exactly:
+            names = ("x", "y", "sample_weight")
+            options |= dict(zip(names, unmapped(*(options.get(name) for name in names)), strict=True))
         options = checked_options(options, self._forms, repeats=self._trains_exactly)
         if options.get("class_weight") is not None:
             # Every class by its number: Keras refuses a data set's classes that are left out.

@@ -5,7 +5,8 @@ from typing import Any, Protocol
 import keras
 import tensorflow as tf
 
-from keras_bilinear.data.survey import Survey
+from keras_bilinear.data.options import check_split
+from keras_bilinear.data.survey import Survey, is_data_set
 from keras_bilinear.monitoring.progress import tell
 from keras_bilinear.parts.optimizers import BlockLineSearch
 from keras_bilinear.stopping.automatic_rank import AutomaticRank
@@ -23,19 +24,10 @@ class Fitted(Protocol):
     _rank_is_automatic: bool
 
 
-def is_stream(data: Any) -> bool:
-    """Whether it is a data set with an end, and more than one batch before that."""
-    if not isinstance(data, tf.data.Dataset) or bool(data.cardinality() == tf.data.INFINITE_CARDINALITY):
-        return False
-    return sum(1 for _ in data.take(2)) > 1
-
-
 def expect_streamable(model: Fitted, options: dict[str, Any], callbacks: list[Any]) -> None:
     """Raises a ValueError for what needs all images in memory, or is told twice."""
-    if options.get("y") is not None or options.get("sample_weight") is not None:
-        raise ValueError(
-            "Expected labels and weights within the data set. Received: `y` or `sample_weight` beside it"
-        )
+    is_data_set(*(options.get(name) for name in ("x", "y", "sample_weight")))  # or a ValueError
+    check_split(options.get("validation_split"), is_divisible=False)
     optimizer = model.optimizer if model.compiled else BlockLineSearch()
     if (optimizer.blocks, optimizer.inner) != ("joint", "cg"):
         raise ValueError(

@@ -1,5 +1,6 @@
 """Exact fits to data sets that are read batch by batch: an epoch is a reading, and a step is taken between two."""
 
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import keras
@@ -9,7 +10,7 @@ from keras import ops
 
 from keras_bilinear.data.arrays import Batch, class_weights
 from keras_bilinear.data.options import Forms
-from keras_bilinear.data.survey import Survey, survey
+from keras_bilinear.data.survey import Survey, checked_batches, survey
 from keras_bilinear.data.unusual import warn_of_few_classes, warn_of_pixels
 from keras_bilinear.maths.bilinear import Samples, Tensor
 from keras_bilinear.models.reading import Reading, ReadModel, Totals
@@ -85,10 +86,12 @@ class Streaming(keras.callbacks.Callback):
     Args:
         model: What is fitted.
         survey: Of its data.
+        batches: Reads these again, each batch checked.
     """
 
-    def __init__(self, model: StreamedModel, survey: Survey):
+    def __init__(self, model: StreamedModel, survey: Survey, batches: Callable[[], Iterator[Batch]]):
         super().__init__()
+        self.batches = batches
         self.set_model(model)
         self.survey, dtype = survey, model._solver_dtype
         x, y, weight = map(tf.convert_to_tensor, survey.sketch)
@@ -189,7 +192,7 @@ class Streaming(keras.callbacks.Callback):
         self.tell(line, J[0], J[best], float(problem.penalty(self.tried[best])), best)
 
     def tell(self, line: Line, before: float, J: float, penalty: float, best: int) -> None:
-        """Notes a step in the schedule, and for the logs; one that found nothing ends a sweep only if it stays so."""
+        """Notes a step in the schedule and for the logs; one that found nothing ends a sweep if it stays so."""
         model, now = self.model, self.memory.recall()
         eta, norm = (float(line.steps[best - 1]) if best else 0.0), float(ops.norm(now.g))
         failures = int(self.memory.failures.numpy())
@@ -205,8 +208,9 @@ class Streaming(keras.callbacks.Callback):
 def prepare_stream(model: StreamedModel, options: dict[str, Any]) -> dict[str, Any]:
     """Reads a data set once, makes a model ready to be fitted to it, and returns the options that Keras gets."""
     tell_of_reading(options.get("verbose"))
-    size, class_weight = model._forms.size, options.get("class_weight")
-    found = survey(options["x"], model.units, class_weight, size, model._solver_dtype)
+    class_weight = options.get("class_weight")
+    data = options["x"], model.units, class_weight, model._forms.size, model._solver_dtype
+    found = survey(*data)
     expect_whole_passes(options.get("steps_per_epoch"), found)
     warn_of_few_classes(int(np.count_nonzero(found.counts)))
     warn_of_pixels(found.largest_pixel, found.whole_pixels, model.input_scale)
@@ -217,5 +221,5 @@ def prepare_stream(model: StreamedModel, options: dict[str, Any]) -> dict[str, A
     if model._reading is None:
         model._reading = Reading(1 + len(TRIALS), (model.units, *model.image_size), model._solver_dtype)
     model._reading.class_weight.assign(class_weights(class_weight or {}, max(model.units, 2)))
-    model._streaming = Streaming(model, found)
+    model._streaming = Streaming(model, found, lambda: checked_batches(*data))
     return streamed_options(options, found)

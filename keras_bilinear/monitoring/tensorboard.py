@@ -13,7 +13,7 @@ from keras_bilinear.arguments import count, one_of, positive_integer
 from keras_bilinear.monitoring import curves
 from keras_bilinear.parts.model_protocol import BlockModel, expect_schedule
 from keras_bilinear.parts.optimizers import inner_optimizer
-from keras_bilinear.stopping.certificate import certificate_of_fit, data_of_fit
+from keras_bilinear.stopping.certificate import certificate_of_fit, expect_data_of_fit
 
 
 class BilinearTensorBoard(keras.callbacks.Callback):
@@ -80,7 +80,7 @@ class BilinearTensorBoard(keras.callbacks.Callback):
         """Raises a ValueError where this callback cannot work, before the fit has changed anything."""
         expect_schedule(model)
         if self.certificate_freq:
-            data_of_fit(model)  # or a ValueError
+            expect_data_of_fit(model, options)
         expect_writable(self.log_dir)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:

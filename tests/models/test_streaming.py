@@ -245,7 +245,7 @@ def test_other_images_in_a_later_pass_are_refused(how, message):
         (lambda: kb.BlockLineSearch("newton_cg"), {}, "need all images in memory"),
         (kb.BlockLineSearch, {"steps_per_epoch": 3}, "leave `steps_per_epoch` out"),
         (kb.BlockLineSearch, {"callbacks": [kb.callbacks.AutomaticRank()]}, 'rank="auto"'),
-        (kb.BlockLineSearch, {"callbacks": [kb.callbacks.BlockConvergence(gap=0.1)]}, "certified on all images"),
+        (kb.BlockLineSearch, {"validation_split": 0.1}, "a data set cannot be divided"),
         (kb.BlockLineSearch, {"y": np.zeros(3)}, "within the data set"),
     ],
 )
@@ -276,3 +276,44 @@ def test_a_pass_cannot_be_resumed_halfway(tmp_path):
     backup = keras.callbacks.BackupAndRestore(tmp_path / "backup", save_freq=2)
     with pytest.raises(ValueError, match="cannot be resumed halfway"):
         MODELS["BSR"]().fit(stream(x, y), verbose=0, callbacks=[backup])
+
+
+@pytest.mark.parametrize(("name", "use_bias"), [("BSR", True), ("BLR", False), ("LSR", True)])
+def test_objective_and_certificate_of_a_stream_are_those_of_its_arrays(name, use_bias):
+    x, y = bytes_of(name)
+    weight = np.random.default_rng(0).random(len(x))
+    model = MODELS[name](use_bias=use_bias, input_scale=SCALE)
+    model.fit(stream(x, y, weight), epochs=5, verbose=0)
+    shuffled = stream(x, y, weight).unbatch().shuffle(301).batch(64)
+    expected = model.certificate(x, y, weight)
+    assert model.objective(shuffled) == pytest.approx(model.objective(x, y, weight), rel=1e-6)
+    proof = model.certificate(shuffled)
+    assert (proof.objective, proof.lower_bound) == pytest.approx((expected.objective, expected.lower_bound))
+    with pytest.raises(ValueError, match="within the data set"):
+        model.objective(shuffled, y)
+
+
+def test_a_stream_is_certified_while_it_is_fitted(tmp_path):
+    x, y = data()
+    model = kb.BilinearSoftmaxRegression(3, 5, 0.05, "sum", seed=0)
+    stop = kb.callbacks.BlockConvergence(gap=1e-2)
+    watch = kb.callbacks.BilinearTensorBoard(tmp_path, certificate_freq=10)
+    model.fit(stream(x, y), epochs=60, verbose=0, class_weight={1: 2.0}, callbacks=[stop, watch])
+    assert stop.converged, stop.reason
+    proof = model.certificate(x, y, np.where(y == 1, 2.0, 1.0))
+    assert proof.gap <= 1e-2 * proof.objective
+    assert stop.certificate.objective == pytest.approx(proof.objective, rel=1e-5)
+
+
+def test_a_mapped_file_is_read_in_parts(tmp_path):
+    x, y = bytes_of(T=2500)
+    np.save(tmp_path / "x.npy", x)
+    mapped, weight = np.load(tmp_path / "x.npy", mmap_mode="r"), np.linspace(0, 1, 2500)
+    model = MODELS["BSR"](input_scale=SCALE)
+    J = steps_of(model.fit(mapped, y, sample_weight=weight, epochs=4, verbose=0))[-1]
+    assert model._last_fit.epochs[-1].is_sweep
+    assert pytest.approx(model.objective(x, y, weight), rel=1e-5) == J
+    assert model.objective(mapped, y, weight) == pytest.approx(J, rel=1e-5)
+    assert model.certificate(mapped, y, weight).objective == pytest.approx(J, rel=1e-5)
+    with pytest.raises(ValueError, match="one label for each image"):
+        model.fit(mapped, y[1:], verbose=0)
