@@ -11,7 +11,7 @@ README = pathlib.Path(__file__).parents[1] / "README.md"
 def test_every_snippet_runs(tmp_path, monkeypatch, recwarn):
     text = README.read_text(encoding="utf-8")
     snippets = re.findall(r"```python\n(.*?)```", text, re.S)
-    assert len(snippets) == 12
+    assert len(snippets) == 13
     monkeypatch.chdir(tmp_path)
     names = {}
     for snippet in snippets:

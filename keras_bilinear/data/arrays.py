@@ -55,16 +55,21 @@ def checked_batch(
 
 def in_range(weight: np.ndarray, dtype: str) -> np.ndarray:
     """Weights (T,) in `dtype`, or a ValueError if their sum is beyond it, or nothing is left of them."""
-    total = weight.sum()
+    expect_weight(weight.sum(), dtype)
+    weight = weight.astype(dtype)
+    expect_weight(weight.max(), dtype)  # or it was too little to be seen
+    return weight
+
+
+def expect_weight(total: float, dtype: str) -> None:
+    """Raises a ValueError if the sum of all weights is beyond `dtype`, or nothing."""
     if not total <= np.finfo(dtype).max:
         raise ValueError(
             f"Expected weights whose sum is a {dtype} number. Received: `sample_weight`, times `class_weight` if "
             f"given, with the sum {total:.2g}"
         )
-    weight = weight.astype(dtype)
-    if not weight.any():
+    if not total:
         raise ValueError("Expected some samples to have weight. Received: weights that are all zero")
-    return weight
 
 
 def checked_images(x: Any, size: tuple[int, int] | None, dtype: str = "float32") -> np.ndarray:

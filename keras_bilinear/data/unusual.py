@@ -13,17 +13,27 @@ MOST_OF_WHOLE_PIXELS = 2
 
 def warn_of_one_class(batch: Batch, K: int) -> None:
     """Warns when only one class occurs in training data, for then there is nothing to separate."""
-    if len(np.unique(class_indices(batch.y, K))) == 1:
+    warn_of_few_classes(len(np.unique(class_indices(batch.y, K))))
+
+
+def warn_of_few_classes(classes: int) -> None:
+    """The same, given how many classes occur."""
+    if classes == 1:
         warnings.warn("`y` holds one class only: the fit will predict it everywhere.", stacklevel=2)
 
 
 def warn_of_scale(given: Any, images: np.ndarray, input_scale: float = 1.0) -> None:
-    """Warns of whole numbers for pixels, as they were given, that nothing scales, and of pixels far from 1.
+    """Warns of whole numbers for pixels, as they were given, that nothing scales, and of pixels far from 1."""
+    warn_of_pixels(largest_pixel(images), np.asarray(given).dtype.kind in "iu", input_scale)
+
+
+def warn_of_pixels(largest: float, are_whole: bool, input_scale: float) -> None:
+    """The same, given the largest pixel, and whether all are of a type of whole numbers.
 
     The solver takes fourth powers of pixels, which must stay within float32.
     """
-    largest = input_scale * largest_pixel(images)
-    if input_scale == 1 and largest > MOST_OF_WHOLE_PIXELS and np.asarray(given).dtype.kind in "iu":
+    largest *= input_scale
+    if input_scale == 1 and largest > MOST_OF_WHOLE_PIXELS and are_whole:
         warnings.warn(
             f"The images are whole numbers up to {largest:.0f}, and nothing scales them. Give the model "
             "`input_scale=1/255` for bytes, with which it takes them as they are, or divide the images yourself.",

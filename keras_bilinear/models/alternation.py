@@ -48,6 +48,7 @@ class AlternatingTraining(Host):
     _last_fit: FitRecord | None = None
     # While `fit` runs on arrays: images, labels and weights, for callbacks that look at J as a whole.
     _training_data: Batch | None = None
+    _streaming: keras.callbacks.Callback | None = None  # while `fit` reads a data set batch by batch, exactly
     _rank_is_automatic = False
     _optimized: frozenset[int] | None = None  # the variables the optimizer was built for, by their ids
 

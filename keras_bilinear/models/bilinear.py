@@ -16,6 +16,7 @@ from keras_bilinear.parts.layers import BilinearDense
 from keras_bilinear.solver.blocks import block_names
 from keras_bilinear.solver.descent import Solution
 from keras_bilinear.solver.images import Images
+from keras_bilinear.solver.streamed import FactorsOnSketch
 from keras_bilinear.stopping.automatic_rank import AutomaticRank
 
 MOST_RANKS = 8
@@ -79,23 +80,30 @@ class BilinearRegression(ImageRegression):
     def _own_callbacks(self) -> list[keras.callbacks.Callback]:
         return [AutomaticRank()] if self._rank_is_automatic and self._trains_exactly else []
 
-    def _solve_active_block(self, X: Images, samples: Samples, active: Tensor) -> Solution:
-        head, dtype = self.head, X.dtype
-        A, B = ops.cast(head.A, dtype), ops.cast(head.B, dtype)
+    def _parameters(self, dtype: Any) -> Factors:
+        head = self.head
         bias = None if head.bias is None else ops.cast(ops.copy(head.bias), dtype)
-        factors, solution = self.optimizer.solve_factors(
+        return Factors(ops.cast(head.A, dtype), ops.cast(head.B, dtype), bias)
+
+    def _solved(self, X: Images, samples: Samples, active: Tensor) -> tuple[Factors, Solution]:
+        return self.optimizer.solve_factors(
             X,
             samples,
-            Factors(A, B, bias),
+            self._parameters(X.dtype),
             active,
-            penalty=type(head.factor_penalty),
-            alpha=ops.cast(ops.copy(head.alpha), dtype),
+            penalty=type(self.head.factor_penalty),
+            alpha=ops.cast(ops.copy(self.head.alpha), X.dtype),
             jit=self._jit_solver,
         )
-        head.assign_factors(factors.A, factors.B)
-        if head.bias is not None:
-            head.bias.assign(factors.bias)
-        return solution
+
+    def _assign(self, parameters: Factors) -> None:
+        self.head.assign_factors(parameters.A, parameters.B)
+        if self.head.bias is not None:
+            self.head.bias.assign(parameters.bias)
+
+    def _on_sketch(self, X: Images, samples: Samples) -> FactorsOnSketch:
+        alpha = ops.cast(ops.copy(self.head.alpha), X.dtype)
+        return FactorsOnSketch(X, samples, alpha, type(self.head.factor_penalty), self._jit_solver)
 
     def _logits(self, X: Images) -> Tensor:
         bias = None if self.head.bias is None else ops.cast(self.head.bias.value, X.dtype)

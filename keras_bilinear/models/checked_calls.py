@@ -1,5 +1,6 @@
 """The calls of a Keras model, with images, labels and weights checked before anything else happens."""
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -16,11 +17,14 @@ from keras_bilinear.data.arrays import (
     the_only_batch,
     train_validation_split,
 )
+from keras_bilinear.data.mapped import unmapped
 from keras_bilinear.data.options import Forms, checked_numbers, checked_options
+from keras_bilinear.data.survey import checked_batches, is_stream
 from keras_bilinear.data.unusual import warn_of_one_class, warn_of_scale
 from keras_bilinear.models.alternation import AlternatingTraining
-from keras_bilinear.models.fitting import refuse_frozen, refuse_replicas
+from keras_bilinear.models.fitting import listed, refuse_frozen, refuse_replicas
 from keras_bilinear.models.full_batch import refuse_change
+from keras_bilinear.models.stream_options import expect_streamable
 from keras_bilinear.parts.layers_within import refuse_quantized
 
 if TYPE_CHECKING:
@@ -76,13 +80,26 @@ class CheckedCalls(Host):
         self._build_for(batch)
         return batch
 
+    def _batches(self, dataset: tf.data.Dataset) -> Iterator[Batch]:
+        """The batches of a data set, each as `_checked` has it."""
+        refuse_quantized(self)
+        for batch in checked_batches(dataset, self.units, None, self._forms.size, self._solver_dtype):
+            self._build_for(batch)
+            yield batch
+
     def _check_fit(self, options: dict[str, Any]) -> tuple[dict[str, Any], Batch | None]:
+        if self._trains_exactly:
+            names = ("x", "y", "sample_weight")
+            options |= dict(zip(names, unmapped(*(options.get(name) for name in names)), strict=True))
         options = checked_options(options, self._forms, repeats=self._trains_exactly)
         if options.get("class_weight") is not None:
             # Every class by its number: Keras refuses a data set's classes that are left out.
             weights = class_weights(options["class_weight"], max(self.units, 2))
             options["class_weight"] = dict(enumerate(weights.tolist()))
-        if self._trains_exactly and not is_array(options.get("x")):
+        if self._trains_exactly and is_stream(options.get("x")):
+            refuse_quantized(self)
+            expect_streamable(self, options, listed(options.get("callbacks")))
+        elif self._trains_exactly and not is_array(options.get("x")):
             options |= the_only_batch(*(options.get(name) for name in ("x", "y", "sample_weight")))
         size, batch = self._forms.size, None
         if is_array(options.get("x")):

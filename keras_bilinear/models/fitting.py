@@ -60,10 +60,10 @@ def fit(
         # Nothing has been built or changed up to here.
         options = model._prepare(options)
         if model.is_exact:
-            keep_sweeps_whole(model, options["steps_per_epoch"])
+            keep_sweeps_whole(model, options["steps_per_epoch"] or int(options["x"].cardinality()))
         return watched_fit(model, options, callbacks, checkpoint, run)
     finally:
-        model._training_data = None
+        model._training_data = model._streaming = None
 
 
 def watched_fit(
@@ -87,7 +87,9 @@ def watched_fit(
         if checkpoint is not None:
             checkpoint.check(model, options)
         # First: what the others do as they begin and end an epoch, or the fit, comes after it is noted.
-        return run(**{**options, "callbacks": [recorder, *callbacks]})
+        # But for the one that takes the steps of a stream: without them there is nothing to note.
+        leading = [recorder] if model._streaming is None else [model._streaming, recorder]
+        return run(**{**options, "callbacks": [*leading, *callbacks]})
 
 
 def with_own_callbacks(model: Fittable, given: list[keras.callbacks.Callback]) -> list[keras.callbacks.Callback]:

@@ -12,6 +12,7 @@ from keras_bilinear.maths.bilinear import Samples, Tensor
 from keras_bilinear.models.regression import ImageRegression
 from keras_bilinear.solver.descent import Solution
 from keras_bilinear.solver.images import Images
+from keras_bilinear.solver.streamed import KernelOnSketch
 
 
 class LinearBaseline(ImageRegression):
@@ -66,15 +67,22 @@ class LinearBaseline(ImageRegression):
         M, N = self.image_size
         return self.head(ops.reshape(ops.cast(X, self.compute_dtype), (-1, M * N)))
 
-    def _solve_active_block(self, X: Images, samples: Samples, active: Tensor) -> Solution:
+    def _solved(self, X: Images, samples: Samples, active: Tensor) -> tuple[tuple[Tensor, Tensor | None], Solution]:
         kernel, bias = self._parameters(X.dtype)
         alpha = ops.cast(ops.copy(self.ridge.alpha), X.dtype)
         solution = self.optimizer.solve_linear(X, samples, kernel, bias, alpha, jit=self._jit_solver)
         U = solution.parameters
-        self.head.kernel.assign(U if bias is None else U[:-1])
-        if bias is not None:
-            self.head.bias.assign(U[-1])
-        return solution
+        return ((U, None) if bias is None else (U[:-1], U[-1])), solution
+
+    def _assign(self, parameters: tuple[Tensor, Tensor | None]) -> None:
+        kernel, bias = parameters
+        self.head.kernel.assign(kernel)
+        if self.head.bias is not None:
+            self.head.bias.assign(bias)
+
+    def _on_sketch(self, X: Images, samples: Samples) -> KernelOnSketch:
+        alpha = ops.cast(ops.copy(self.ridge.alpha), X.dtype)
+        return KernelOnSketch(X, samples, alpha, self._jit_solver)
 
     def _parameters(self, dtype: Any) -> tuple[Tensor, Tensor | None]:
         """The kernel (M N, K) and the bias (K,) or None."""

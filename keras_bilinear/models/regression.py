@@ -8,11 +8,13 @@ from keras import ops
 
 from keras_bilinear.arguments import boolean, image_shape, non_negative, plain_text, positive, positive_integer
 from keras_bilinear.data.arrays import Batch
-from keras_bilinear.maths import bilinear as bm
 from keras_bilinear.maths.bilinear import Samples, Tensor
 from keras_bilinear.models.alternation import AlternatingTraining
 from keras_bilinear.models.checked_calls import CheckedCalls
 from keras_bilinear.models.full_batch import exact_options, exact_step
+from keras_bilinear.models.measures import Measured
+from keras_bilinear.models.reading import Reading, reading_step
+from keras_bilinear.models.streaming import prepare_stream
 from keras_bilinear.parts.factored_layer import expect_floating
 from keras_bilinear.parts.layers_within import refuse_quantized
 from keras_bilinear.parts.losses import (
@@ -28,10 +30,9 @@ from keras_bilinear.parts.matrices import as_matrices, shape_of, size_of_images
 from keras_bilinear.parts.optimizers import BlockLineSearch
 from keras_bilinear.solver.descent import Solution
 from keras_bilinear.solver.images import Images
-from keras_bilinear.stopping.certificate import Certificate, certificate
 
 
-class ImageRegression(CheckedCalls, AlternatingTraining, keras.Model):
+class ImageRegression(Measured, CheckedCalls, AlternatingTraining, keras.Model):
     """What the four models share: y = f(z(X)) for images X, fitted by either regime of `fit`.
 
     Subclasses provide the `head` layer that maps X to z, and `_solve_active_block`.
@@ -63,6 +64,8 @@ class ImageRegression(CheckedCalls, AlternatingTraining, keras.Model):
         self._jit_solver = False
         self._jit_choice: bool | str = "auto"
         self._full_batch: bytes | None = None
+        self._reading: Reading | None = None
+        self._streamed = False
         self._compiled_parts_built = False
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
@@ -180,9 +183,9 @@ class ImageRegression(CheckedCalls, AlternatingTraining, keras.Model):
         return [*super()._moving_parts(), *([self.head.bias] if solved else [])]
 
     def _prepare(self, options: dict[str, Any]) -> dict[str, Any]:
-        self._compile_if_needed()
         if self._training_data is None:
-            return options
+            return prepare_stream(self, options) if self._trains_exactly else options
+        self._compile_if_needed()
         self._build_for(self._training_data)
         if not self.is_exact:
             return options
@@ -232,21 +235,33 @@ class ImageRegression(CheckedCalls, AlternatingTraining, keras.Model):
     def make_train_function(self, force: bool = False) -> Any:
         """As in Keras, but steps that are large and few run without a graph of their own.
 
-        Their work is done by the solver's graphs, which all models share; to trace Keras' step for every new model
-        would take longer than many a fit.
+        Their work is done by the solver's graphs; to trace Keras' step would take longer than many a fit.
         """
-        asked = self.run_eagerly
-        self.run_eagerly = asked or (self.is_exact and self.optimizer.steps_are_large)
+        asked, streams = self.run_eagerly, self._streaming is not None
+        force, self._streamed = force or streams != self._streamed, streams
+        self.run_eagerly = asked or (self.is_exact and self.optimizer.steps_are_large and not streams)
         try:
             return super().make_train_function(force)
         finally:
             self.run_eagerly = asked
 
     def train_step(self, data: Any) -> dict[str, Tensor]:
-        return exact_step(self, *data) if self.is_exact else super().train_step(data)
+        if not self.is_exact:
+            return super().train_step(data)
+        return exact_step(self, *data) if self._streaming is None else reading_step(self, data)
 
     def _solve_active_block(self, X: Images, samples: Samples, active: Tensor) -> Solution:
         """Solves block `active` and assigns its parameters."""
+        parameters, solution = self._solved(X, samples, active)
+        self._assign(parameters)
+        return solution
+
+    def _solved(self, X: Images, samples: Samples, active: Tensor) -> tuple[Any, Solution]:
+        """The parameters with block `active` solved."""
+        raise NotImplementedError
+
+    def _assign(self, parameters: Any) -> None:
+        """Takes parameters as `_solved` gives them."""
         raise NotImplementedError
 
     def logits(self, X: Tensor) -> Tensor:
@@ -260,21 +275,6 @@ class ImageRegression(CheckedCalls, AlternatingTraining, keras.Model):
     def penalty(self) -> Tensor:
         """alpha R, scalar."""
         raise NotImplementedError
-
-    def objective(self, x: Any, y: Any, sample_weight: Any = None) -> float:
-        """J = V + alpha R on the given data (Eq. J.A.B), with V weighted as `fit` weights it."""
-        X, y, weight = map(ops.convert_to_tensor, self._checked(x, y, sample_weight))
-        C = targets(y, self.units, weight.dtype)
-        V = bm.cross_entropy(self.logits(X), C, bm.normalised_weights(weight))
-        return float(V + self.penalty())
-
-    def certificate(self, x: Any, y: Any, sample_weight: Any = None) -> Certificate:
-        """How far J on these images can be above the global optimum; see `keras_bilinear.stopping.certificate`.
-
-        Example:
-            >>> print(model.certificate(x, y))
-        """
-        return certificate(self, x, y, sample_weight)
 
     def weight_matrices(self) -> np.ndarray:
         """W (K, M, N): the filter that each class lays over the image."""

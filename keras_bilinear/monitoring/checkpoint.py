@@ -191,8 +191,9 @@ def checkpoint_among(callbacks: list[Any]) -> Checkpoint | None:
 def state_of(model: BlockModel) -> list[keras.Variable]:
     """Every variable that a fit changes: weights, schedule, random states, optimizer; alpha, which may change."""
     ridge = [model.ridge.alpha] if is_linear(model) else []
+    memory = [] if model._streaming is None else model._streaming.memory.variables
     # Keras 3.8 does not count the schedule among the variables of a functional model.
-    variables = [*model.variables, *model.schedule.variables, *model.optimizer.variables, *ridge]
+    variables = [*model.variables, *model.schedule.variables, *model.optimizer.variables, *ridge, *memory]
     return list({id(variable): variable for variable in variables}.values())
 
 

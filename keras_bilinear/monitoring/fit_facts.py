@@ -28,6 +28,9 @@ class DataFacts(NamedTuple):
 
 def facts_of_data(model: BlockModel) -> DataFacts:
     """What advice must know of the arrays that a model is about to be fitted to."""
+    if model._streaming is not None:
+        found = model._streaming.survey
+        return DataFacts(model._streaming.model.input_scale * found.largest_pixel, found.each_has_a_class)
     data = model._training_data
     if data is None or not is_on_arrays(model):
         return DataFacts()

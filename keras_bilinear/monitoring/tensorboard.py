@@ -13,7 +13,7 @@ from keras_bilinear.arguments import count, one_of, positive_integer
 from keras_bilinear.monitoring import curves
 from keras_bilinear.parts.model_protocol import BlockModel, expect_schedule
 from keras_bilinear.parts.optimizers import inner_optimizer
-from keras_bilinear.stopping.certificate import certificate_of_fit, data_of_fit
+from keras_bilinear.stopping.certificate import certificate_of_fit, expect_data_of_fit
 
 
 class BilinearTensorBoard(keras.callbacks.Callback):
@@ -80,12 +80,13 @@ class BilinearTensorBoard(keras.callbacks.Callback):
         """Raises a ValueError where this callback cannot work, before the fit has changed anything."""
         expect_schedule(model)
         if self.certificate_freq:
-            data_of_fit(model)  # or a ValueError
+            expect_data_of_fit(model, options)
         expect_writable(self.log_dir)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         expect_schedule(self.model)  # `keras.Model.fit` calls no `check_fit`
-        by_name = {"auto": int(self.model.is_exact), "epoch": 0, "batch": 1}
+        steps = self.model.is_exact and self.model._streaming is None  # where batches are read, an epoch is a step
+        by_name = {"auto": int(steps), "epoch": 0, "batch": 1}
         self._step_freq = by_name[self.update_freq] if isinstance(self.update_freq, str) else self.update_freq
         self._log, self._is_described, self._waiting = None, False, 0
 

@@ -1,6 +1,6 @@
 """What monitoring and stopping read of the models, which they never import."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, TypeGuard
 
 import keras
@@ -23,6 +23,7 @@ class BlockModel(Protocol):
     schedule: BlockSchedule
     _last_fit: Any  # a FitRecord or None
     _training_data: tuple[Any, Any, Any] | None  # images (T, M, N), labels, weights (T,) of a fit to arrays
+    _streaming: Any  # the callback that takes the steps of a fit to a stream of images, or None
     _rank_is_automatic: bool
 
     @property
@@ -49,6 +50,7 @@ class RegressionModel(BlockModel, Protocol):
     def _trains_exactly(self) -> bool: ...
     def weight_matrices(self) -> np.ndarray: ...  # W (K, M, N)
     def _images(self, pixels: Tensor) -> Any: ...  # solver.images.Images
+    def _batches(self, dataset: Any) -> Iterator[tuple[Any, Any, Any]]: ...  # images, labels and weights of each
     def _checked(self, x: Any, y: Any, sample_weight: Any = None) -> tuple[Any, Any, Any]: ...
 
 

@@ -58,6 +58,12 @@ class Block(NamedTuple):
         """g = F^T residual + alpha (Q U + q), shaped like U."""
         return self.adjoint(residual) + self.penalty_product(U) + self.pull
 
+    def gradient_of_sums(self, U: Tensor, G: Tensor, shares: Tensor) -> Tensor:
+        """dJ/dU of a linear model given dV/dW = G (K, M, N) and dV/dbias = shares (K,)."""
+        g = ops.transpose(ops.reshape(G, (ops.shape(G)[0], -1)))
+        g = ops.concatenate([g, shares[None]]) if self.has_bias else g
+        return g + self.penalty_product(U) + self.pull
+
     def path(self, U: Tensor, d: Tensor) -> Path:
         """z' = F d, and a penalty that is a parabola."""
         start, tilt = self.penalty(U), inner(d, self.penalty_product(U) + self.pull)
@@ -231,17 +237,21 @@ def solve_linear(
 
     kernel (MN, K), bias (K,) or None; the solution's U is the kernel with the bias as last row.
     """
-    U = flatten(kernel[None], bias)
+    U, block = flatten(kernel[None], bias), pose_linear(images, samples, kernel, bias, alpha)
+    return minimise(block.preconditioned(samples, U), samples, U, direction, budget)
+
+
+def pose_linear(images: Images, samples: Samples, kernel: Tensor, bias: Tensor | None, alpha: Tensor) -> Block:
+    """J as a function of the kernel (MN, K) and the bias."""
     MN, K = ops.shape(kernel)
-    block = Block(
+    return Block(
         features=ops.reshape(images.values(), (-1, MN)),
         offset=ops.zeros_like(samples.targets),
         coupling=alpha * ops.ones((1, 1, K), dtype=kernel.dtype),
-        pull=ops.zeros_like(U),
+        pull=ops.zeros_like(flatten(kernel[None], bias)),
         constant=ops.zeros_like(alpha),
         has_bias=bias is not None,
     )
-    return minimise(block.preconditioned(samples, U), samples, U, direction, budget)
 
 
 def flatten(factors: Tensor, bias: Tensor | None) -> Tensor:

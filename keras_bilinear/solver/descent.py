@@ -95,12 +95,14 @@ class Sketch(NamedTuple):
     samples: Samples
     damping: Tensor
 
-    def newton_step(self, U: Tensor, g: Tensor, damping: Tensor) -> Tensor:
+    def newton_step(
+        self, U: Tensor, g: Tensor, damping: Tensor, most: int = SKETCH_CG, target: float = SKETCH_TARGET
+    ) -> Tensor:
         """h = (H + damping)^-1 g with H of Gauss and Newton, by linear conjugate gradient, truncated."""
         p, weights = probabilities(self.problem.logits(U)), self.samples.weights[:, None]
         curved = self.problem.gauss_newton(U, lambda dz: weights * covariance_product(p, dz))
         ridge = damping * self.damping
-        return linear_cg(lambda v: curved(v) + ridge * v, self.problem.precondition, g, SKETCH_CG, SKETCH_TARGET)
+        return linear_cg(lambda v: curved(v) + ridge * v, self.problem.precondition, g, most, target)
 
 
 class Solution(NamedTuple):

@@ -67,6 +67,15 @@ class Joint(NamedTuple):
         at = self.split(U)
         return self.pull_back(at, residual) + self.alpha * self.join(*self.R.gradient(at.A, at.B))
 
+    def gradient_of_sums(self, U: Tensor, G: Tensor, shares: Tensor) -> Tensor:
+        """dJ/dU given dV/dW = G (K, M, N) of the images themselves and dV/dbias = shares (K,)."""
+        at = self.split(U)
+        G = G if self.mean is None else G - shares[:, None, None] * self.mean
+        gA, gB = self.pull(G, at.A, at.B)
+        pA, pB = self.R.gradient(at.A, at.B)
+        bias = None if self.mean is None else shares
+        return self.layout.join(gA + self.alpha * pA, gB + self.alpha * pB, bias)
+
     def path(self, U: Tensor, d: Tensor) -> Path:
         """z' is linear and z'' quadratic in d; both come from one product with the images."""
         (A, B, _), (dA, dB, dbeta) = self.split(U), self.split(d)

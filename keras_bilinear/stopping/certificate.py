@@ -3,13 +3,14 @@
 It is computed in float64, whatever the model computes in.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from keras import ops
 
+from keras_bilinear.data.survey import is_data_set
 from keras_bilinear.maths.bilinear import Samples
 from keras_bilinear.maths.duality import DualPoint, PenaltyBound, best_bias_change, likelihood, lower_bound
 from keras_bilinear.parts.losses import targets
@@ -26,6 +27,8 @@ WITHOUT_ARRAYS = (
     "Expected a regression model of keras_bilinear and arrays in `fit`: J is certified on all images. Received: "
     "another model, or a data set"
 )
+
+Gradient = Callable[[np.ndarray, np.ndarray | None], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -73,21 +76,25 @@ class Certificate:
         )
 
 
-def certificate(model: RegressionModel, x: Any, y: Any, sample_weight: Any = None) -> Certificate:
+def certificate(model: RegressionModel, x: Any, y: Any = None, sample_weight: Any = None) -> Certificate:
     """The certificate of a bilinear or linear model on its training images; `model.certificate` calls this.
 
     Costs a product with the images for the logits and one for the gradient, in float64, and K thin SVDs of M x N
-    matrices.
+    matrices. A data set of batches is read twice, and only its labels and logits are held in memory.
 
     Args:
         model: One of the four models of this package, built.
-        x: Images (T, M, N), as for `fit`: the bound is about J on these.
+        x: Images (T, M, N), as for `fit`: the bound is about J on these. Or a `tf.data.Dataset` of (x, y) or
+            (x, y, weight), which brings them in any order.
         y: Labels, as for `fit`.
         sample_weight: Weights (T,), as for `fit`.
 
     Raises:
         ValueError: as `fit` does.
     """
+    if is_data_set(x, y, sample_weight):
+        next(iter(model._batches(x)))  # builds the model
+        return certified_stream(model, lambda: model._batches(x))
     return certified(model, *model._checked(x, y, sample_weight))
 
 
@@ -95,15 +102,52 @@ def certified(model: RegressionModel, X: Any, y: Any, weight: Any) -> Certificat
     """The certificate on data that has been checked already: X (T, M, N), labels of any form, weights (T,)."""
     X, w = Pixels(ops.convert_to_numpy(X), model.input_scale), ops.convert_to_numpy(weight).astype("float64")
     C = ops.convert_to_numpy(targets(ops.convert_to_tensor(y), model.units, "float64"))
-    samples, bias, alpha = Samples(C, w / len(w)), model.head.bias, float(model.alpha)
+    samples = Samples(C, w / len(w))
+    z = X.logits(weights_and_penalty(model)[0]) + bias_of(model)
+    return concluded(model, z, samples, lambda p, change: X.gradient(samples, p))
+
+
+def certified_stream(model: RegressionModel, batches: Callable[[], Iterator[tuple[Any, Any, Any]]]) -> Certificate:
+    """The certificate on images that are read batch by batch, twice."""
+    W, bias, K = weights_and_penalty(model)[0], bias_of(model), model.units
+
+    def parts() -> Iterator[tuple[Pixels, Samples]]:
+        for x, y, weight in batches():
+            C = ops.convert_to_numpy(targets(ops.convert_to_tensor(y), K, "float64"))
+            yield Pixels(x, model.input_scale), Samples(C, weight.astype("float64"))
+
+    seen = [(X.logits(W) + bias, *samples) for X, samples in parts()]
+    z, C, w = map(np.concatenate, zip(*seen, strict=True))
+
+    def gradient(p: np.ndarray, change: np.ndarray | None) -> np.ndarray:
+        # In this reading images may come in another order.
+        total = np.zeros(W.shape)
+        for X, samples in parts():
+            p = samples.targets if change is None else likelihood(X.logits(W) + bias + change, *samples)[1]
+            total += X.gradient(samples, p)
+        return total / len(w)
+
+    return concluded(model, z, Samples(C, w / len(w)), gradient)
+
+
+def bias_of(model: RegressionModel) -> Any:
+    """The bias (K,), or zero."""
+    return 0.0 if model.head.bias is None else ops.convert_to_numpy(model.head.bias.value)
+
+
+def concluded(model: RegressionModel, z: np.ndarray, samples: Samples, gradient: Gradient) -> Certificate:
+    """The certificate, given the logits (T, K) and what gives dV/dW (K, M, N).
+
+    `gradient` takes the predictions (T, K) and what the bias lacks at its best, None where that is not known.
+    """
+    bias, alpha = model.head.bias, float(model.alpha)
     W, R, rank, bound_of_penalty = weights_and_penalty(model)
-    z = X.logits(W) + (0.0 if bias is None else ops.convert_to_numpy(bias.value))
     J = likelihood(z, *samples)[0] + alpha * R
     change = np.zeros(model.units) if bias is None else best_bias_change(z, samples)
     # Of a bias that cannot be settled nothing is known: q = c, where there is no gradient, needs none.
-    p = C if change is None else likelihood(z + change, *samples)[1]
+    p = samples.targets if change is None else likelihood(z + change, *samples)[1]
     sigma = np.linalg.svd(W, compute_uv=False)
-    bound = lower_bound(bound_of_penalty, DualPoint(samples, p, X.gradient(samples, p), sigma, alpha, rank))
+    bound = lower_bound(bound_of_penalty, DualPoint(samples, p, gradient(p, change), sigma, alpha, rank))
     if change is None and np.isfinite(bound.value):
         bound = bound._replace(ratios=None, note=UNSETTLED_BIAS)
     ranks = effective_ranks(sigma)
@@ -149,7 +193,15 @@ class Pixels(NamedTuple):
 
 def certificate_of_fit(model: RegressionModel) -> Certificate:
     """The certificate on the data that `fit` runs on, or a ValueError if that is not at hand."""
+    if model._streaming is not None:
+        return certified_stream(model, model._streaming.batches)
     return certified(model, *data_of_fit(model))
+
+
+def expect_data_of_fit(model: BlockModel, options: dict[str, Any]) -> None:
+    """Raises a ValueError as a fit begins, unless its images will be at hand, or can be read again."""
+    if not (getattr(model, "_trains_exactly", False) and is_data_set(options.get("x"))):
+        data_of_fit(model)
 
 
 def data_of_fit(model: BlockModel) -> tuple[Any, Any, Any]:

@@ -8,7 +8,7 @@ import keras
 
 from keras_bilinear.arguments import non_negative
 from keras_bilinear.parts.model_protocol import BlockModel, expect_schedule
-from keras_bilinear.stopping.certificate import Certificate, certificate_of_fit, data_of_fit
+from keras_bilinear.stopping.certificate import Certificate, certificate_of_fit, expect_data_of_fit
 from keras_bilinear.stopping.stationarity import decrease_in_sight
 
 
@@ -43,8 +43,8 @@ class BlockConvergence(keras.callbacks.Callback):
         rtol: Relative decrease of J over a sweep below which the fit has converged.
         block_rtol: Relative decrease of the mean loss over an epoch below which a block has converged
             (mini-batches only).
-        gap: Also stop as soon as the fit is certified to be within this fraction of the optimal J (`fit` on arrays
-            only); see `keras_bilinear.stopping.certificate`.
+        gap: Also stop as soon as the fit is certified to be within this fraction of the optimal J (not on
+            mini-batches of a data set); see `keras_bilinear.stopping.certificate`.
 
     Attributes:
         reason: After the fit, why it ended, in words.
@@ -74,7 +74,7 @@ class BlockConvergence(keras.callbacks.Callback):
         """Raises a ValueError where this callback cannot work, before the fit has changed anything."""
         expect_schedule(model)
         if self.gap is not None:
-            data_of_fit(model)  # or a ValueError
+            expect_data_of_fit(model, options)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         expect_schedule(self.model)  # `keras.Model.fit` calls no `check_fit`

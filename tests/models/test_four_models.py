@@ -551,7 +551,7 @@ def test_the_exact_regime_refuses_mini_batches():
         model.fit(x, y, batch_size=32, verbose=0)
     model.fit(x, y, batch_size=60, verbose=0)
     with pytest.raises(ValueError, match="changing or partial batch"):
-        model.fit(tf.data.Dataset.from_tensor_slices((x, y)).batch(32), verbose=0, shuffle=False)
+        model.fit(iter([(x[:32], y[:32]), (x[32:], y[32:])]), verbose=0, shuffle=False)
     model.fit(tf.data.Dataset.from_tensors((x, y)), verbose=0, shuffle=False)
 
 
