@@ -1,13 +1,11 @@
 """Checks of training data, made before anything is computed: each fault gets its own clear error."""
 
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from keras_bilinear.arguments import finite
 from keras_bilinear.parts.losses import ROUNDING
 from keras_bilinear.parts.matrices import is_compatible, matrix_shape
 
@@ -246,26 +244,3 @@ def check_finite(array: np.ndarray, name: str) -> None:
     """Raises a ValueError if `array` holds NaN or infinity. Minimum and maximum carry both, without a copy."""
     if array.dtype.kind not in "biu" and array.size and not np.isfinite([array.min(), array.max()]).all():
         raise ValueError(f"Expected finite numbers in `{name}`. Received: NaN or infinity")
-
-
-def train_validation_split(batch: Batch, fraction: float) -> tuple[Batch, Batch]:
-    """The last `fraction` of the samples for validation, as Keras splits."""
-    T = len(batch.x)
-    number = finite(fraction)
-    held_out = 0 if number is None else T - math.floor(T * (1.0 - number))
-    if not 0 < held_out < T:
-        raise ValueError(f"Expected `validation_split` to leave samples on both sides of {T}. Received: {fraction}")
-    first, last = (
-        Batch(*(array[part] for array in batch)) for part in (slice(T - held_out), slice(T - held_out, T))
-    )
-    return first, last
-
-
-def folds_of(batch: Batch, K: int, folds: int) -> Iterator[tuple[Batch, Batch]]:
-    """(training, held out) for each of `folds` parts, one at a time; each class is spread evenly over the parts."""
-    classes = class_indices(batch.y, K)
-    by_class = np.argsort(classes, kind="stable")
-    part = np.empty(len(classes), "int64")
-    part[by_class] = np.arange(len(classes)) % folds
-    for fold in range(folds):
-        yield Batch(*(array[part != fold] for array in batch)), Batch(*(array[part == fold] for array in batch))

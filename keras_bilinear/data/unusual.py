@@ -47,6 +47,28 @@ def warn_of_pixels(largest: float, are_whole: bool, input_scale: float) -> None:
         )
 
 
+def warn_of_rank(rank: int, size: tuple[int, int]) -> None:
+    """Warns of more ranks than an M x N matrix can have, or than the linear model has numbers."""
+    M, N = size
+    product = f"{rank} ({M} + {N}) = {rank * (M + N):,}"
+    numbers = f"rank={rank} takes {product} numbers a class, the linear model {M * N:,}"
+    if rank > min(M, N):
+        warnings.warn(
+            f"{numbers}; no matrix of {M} x {N} has a rank above {min(M, N)}. Give a smaller one.", stacklevel=2
+        )
+    elif rank * (M + N) > M * N:
+        warnings.warn(f"{numbers}. Give a smaller one, or take the linear model.", stacklevel=2)
+
+
+def warn_of_guess(pixels: int, size: tuple[int, int], name: str) -> None:
+    """Warns that flat rows are taken for images of a shape nobody has told, as the argument `name` does."""
+    effect = ": a linear model, in more numbers" if size[0] == 1 else " row by row, which nothing confirms"
+    images = f"images of {size[0]} x {size[1]}{effect}"
+    warnings.warn(
+        f"Rows of {pixels} numbers are taken for {images}. Give `{name}`, the (M, N) of an image.", stacklevel=2
+    )
+
+
 def largest_pixel(images: np.ndarray) -> float:
     """The largest absolute value, without a copy of the images."""
     return float(max(images.max(), -float(images.min())))

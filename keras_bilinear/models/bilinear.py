@@ -7,6 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_bilinear.arguments import at_least_two, positive_integer
+from keras_bilinear.data.unusual import warn_of_rank
 from keras_bilinear.maths import bilinear as bm
 from keras_bilinear.maths import penalties
 from keras_bilinear.maths.bilinear import Factors, Samples, Tensor
@@ -20,11 +21,13 @@ from keras_bilinear.solver.streamed import FactorsOnSketch
 from keras_bilinear.stopping.automatic_rank import AutomaticRank
 
 MOST_RANKS = 8
-"""What rank="auto" may grow to."""
+"""What rank="auto" may grow to, unless the images have fewer rows or columns."""
 
 
 class BilinearRegression(ImageRegression):
     """BLR and BSR: z_k = sum_l a_{l,k}^T X b_{l,k} + bias_k."""
+
+    _told_of_rank = False
 
     def __init__(
         self,
@@ -64,6 +67,21 @@ class BilinearRegression(ImageRegression):
         self._start_schedule(num_blocks=2 * self.rank)
         self._build_from_declaration()
 
+    def _build_head(self, input_shape: tuple[int | None, ...]) -> None:
+        most = min(self.rank, *self.image_size)
+        if self._rank_is_automatic and most < self.rank:
+            self.rank = self.head.rank = most
+            del self.schedule  # or Keras would keep both
+            self._start_schedule(num_blocks=2 * most)
+        super()._build_head(input_shape)
+
+    def _prepare(self, options: dict[str, Any]) -> dict[str, Any]:
+        options = super()._prepare(options)
+        if self.built and not self._rank_is_automatic and not self._told_of_rank:
+            warn_of_rank(self.rank, self.image_size)
+            self._told_of_rank = True
+        return options
+
     @property
     def alpha(self) -> float:
         """Weight of the penalty; assigning to it takes effect at the next step, without a new trace."""
@@ -78,7 +96,8 @@ class BilinearRegression(ImageRegression):
         return block_names(self.optimizer.blocks if self.is_exact else "factor", self.rank)
 
     def _own_callbacks(self) -> list[keras.callbacks.Callback]:
-        return [AutomaticRank()] if self._rank_is_automatic and self._trains_exactly else []
+        own = super()._own_callbacks()
+        return [*own, AutomaticRank()] if self._rank_is_automatic and self._trains_exactly else own
 
     def _parameters(self, dtype: Any) -> Factors:
         head = self.head
@@ -150,9 +169,9 @@ class BilinearSoftmaxRegression(BilinearRegression):
 
     Args:
         units: K, the number of classes, 2 or more.
-        rank: L, the number of bilinear forms in each class; "auto" with penalty="sum" finds it, up to 8, by the
-            callback `AutomaticRank`.
-        alpha: Weight of the penalty, >= 0.
+        rank: L, the number of bilinear forms in each class; "auto" with penalty="sum" finds it, up to 8 or
+            min(M, N), by the callback `AutomaticRank`.
+        alpha: Weight of the penalty, >= 0; 0 leaves the factors of separable images without bound.
         penalty: "product" (the paper's choice), "sum" or "frobenius".
         use_bias: Whether each class has an intercept, which is not penalised.
         input_shape: (M, N) or (M, N, 1); without it the model is built by the first data it sees.
@@ -172,7 +191,7 @@ class BilinearSoftmaxRegression(BilinearRegression):
         self,
         units: int,
         rank: int | str,
-        alpha: float = 0.0,
+        alpha: float = 1e-3,
         penalty: str = "product",
         use_bias: bool = False,
         input_shape: Any = None,
@@ -204,7 +223,7 @@ class BilinearLogisticRegression(BilinearRegression):
     def __init__(
         self,
         rank: int | str,
-        alpha: float = 0.0,
+        alpha: float = 1e-3,
         penalty: str = "product",
         use_bias: bool = False,
         input_shape: Any = None,

@@ -15,8 +15,8 @@ from keras_bilinear.data.arrays import (
     class_weights,
     is_array,
     the_only_batch,
-    train_validation_split,
 )
+from keras_bilinear.data.held_out import train_validation_split
 from keras_bilinear.data.mapped import unmapped
 from keras_bilinear.data.options import Forms, checked_numbers, checked_options
 from keras_bilinear.data.survey import checked_batches, is_stream
@@ -26,6 +26,7 @@ from keras_bilinear.models.fitting import listed, refuse_frozen, refuse_replicas
 from keras_bilinear.models.full_batch import refuse_change
 from keras_bilinear.models.stream_options import expect_streamable
 from keras_bilinear.parts.layers_within import refuse_quantized
+from keras_bilinear.stopping.separation import SeparationStop
 
 if TYPE_CHECKING:
     Host = AlternatingTraining
@@ -38,6 +39,7 @@ class CheckedCalls(Host):
     """Mixed into a regression model, which knows the size of its images and its classes."""
 
     units: int
+    alpha: float
     input_scale: float
     image_size: tuple[int, int]
     head: keras.layers.Layer
@@ -57,6 +59,9 @@ class CheckedCalls(Host):
     def _forms(self) -> Forms:
         """The batches this model takes."""
         return Forms(self.image_size if self.built else None, self.units)
+
+    def _own_callbacks(self) -> list[keras.callbacks.Callback]:
+        return [SeparationStop()] if self._trains_exactly and self.alpha == 0 else []
 
     def _build_for(self, batch: Batch) -> None:
         """Creates every variable before the first step."""

@@ -40,7 +40,7 @@ def from_dense(
     dense: keras.Model | keras.layers.Dense,
     rank: int,
     input_shape: tuple[int, int] | tuple[int, int, int],
-    alpha: float = 0.0,
+    alpha: float = 1e-3,
     penalty: str = "product",
 ) -> BilinearRegression:
     """The bilinear model of rank L closest to a dense soft-max or logistic model on flattened images.

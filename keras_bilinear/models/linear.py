@@ -110,7 +110,7 @@ class LinearSoftmaxRegression(LinearBaseline):
 
     Args:
         units: K, the number of classes, 2 or more.
-        alpha: Weight of the penalty 1/2 |W|^2, >= 0.
+        alpha: Weight of the penalty 1/2 |W|^2, >= 0; 0 leaves the filters of separable images without bound.
         use_bias: Whether each class has an intercept, which is not penalised.
         input_shape: (M, N) or (M, N, 1); without it the model is built by the first data it sees.
         name: Name of the model.
@@ -125,7 +125,7 @@ class LinearSoftmaxRegression(LinearBaseline):
     def __init__(
         self,
         units: int,
-        alpha: float = 0.0,
+        alpha: float = 1e-3,
         use_bias: bool = False,
         input_shape: Any = None,
         name: str | None = None,
@@ -147,7 +147,7 @@ class LinearLogisticRegression(LinearBaseline):
 
     def __init__(
         self,
-        alpha: float = 0.0,
+        alpha: float = 1e-3,
         use_bias: bool = False,
         input_shape: Any = None,
         name: str | None = None,

@@ -67,7 +67,7 @@ def more_ranks(model: BlockModel) -> str:
     """What a fit needs whose ranks grew until the epochs ran out."""
     (layer,) = bilinear_layers(model)
     full = np.flatnonzero(layer.ranks() == layer.rank)
-    if not len(full):
+    if not len(full) or layer.rank >= min(layer.matrix_shape):
         return "Give `fit` more epochs."
     return sentence(f"{listed('class', full)} used up the `rank` of {layer.rank}: give a larger one")
 

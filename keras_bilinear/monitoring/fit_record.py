@@ -99,6 +99,7 @@ class FitRecord:
         weights_were_replaced: Whether one did, as the fit ended.
         sweeps: How many have been finished, ever; those an earlier fit has finished are `sweeps_before`.
         was_stopped: Whether a callback did.
+        separation: Why it was stopped where V is zero but for rounding, in words; else empty.
         interruption: Which exception broke it off, and when, in words; empty without one.
         judgement: None without a callback that judges convergence.
         seconds: How long it took.
@@ -116,6 +117,7 @@ class FitRecord:
     sweeps: int
     sweeps_before: int
     was_stopped: bool
+    separation: str
     interruption: str
     judgement: Judgement | None = None
     weights_were_replaced: bool = False
@@ -132,6 +134,8 @@ class FitRecord:
         judgement = self.judgement
         if self.interruption:
             return self.interruption
+        if self.separation:
+            return self.separation
         if judgement and (judgement.converged or judgement.stalled):
             return judgement.reason
         if self.was_stopped:

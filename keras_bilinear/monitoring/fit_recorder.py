@@ -18,6 +18,7 @@ from keras_bilinear.parts.optimizers import inner_optimizer
 from keras_bilinear.parts.schedule import relative_decrease
 from keras_bilinear.stopping.automatic_rank import AutomaticRank
 from keras_bilinear.stopping.convergence import BlockConvergence
+from keras_bilinear.stopping.separation import SeparationStop
 
 
 class Standing(NamedTuple):
@@ -46,6 +47,7 @@ class FitRecorder(keras.callbacks.Callback):
             each for kind in (AutomaticRank, BlockConvergence) for each in callbacks if isinstance(each, kind)
         ]
         self.judge = judges[0] if judges else None
+        self.separation = [each for each in callbacks if isinstance(each, SeparationStop)]
         self.block_rtol = block_rtol(callbacks)
         self.epochs: list[Epoch] = []
         self.seen: set[int] = set()
@@ -120,6 +122,7 @@ class FitRecorder(keras.callbacks.Callback):
             sweeps=(end if model.is_exact else self.last).sweeps,
             sweeps_before=start.sweeps,
             was_stopped=bool(model.stop_training) and not interruption,
+            separation="".join(each.reason for each in self.separation),
             interruption=interruption,
         )
 

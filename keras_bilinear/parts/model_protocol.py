@@ -42,6 +42,7 @@ class RegressionModel(BlockModel, Protocol):
     units: int
     alpha: float
     input_scale: float
+    image_size: tuple[int, int]
     head: Any
     stop_training: bool
     _jit_solver: bool

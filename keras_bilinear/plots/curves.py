@@ -144,7 +144,7 @@ def plot_path(path: RegularizationPath, file: str | Path | None = None) -> "Figu
         raise ValueError(f"Expected the path that `regularization_path` returned. Received: {type(path).__name__}")
     figure = empty_figure(WIDTH, 3.9, layout="constrained")
     panel = figure.add_subplot()
-    dress(panel, "accuracy on held-out images", xlabel="parameters")
+    dress(panel, f"{path.scoring} on held-out images", xlabel="parameters")
     draw_fits(panel, path.points)
     best, chosen = path.best, path.one_standard_error
     ring(panel, best, "best", ORANGE, size=10)

@@ -9,6 +9,7 @@ from keras import ops
 
 from keras_bilinear.arguments import finite, positive_integer
 from keras_bilinear.data.arrays import class_indices
+from keras_bilinear.data.unusual import warn_of_guess, warn_of_rank
 from keras_bilinear.export import inference_graph, tflite_content
 from keras_bilinear.models.bilinear import BilinearRegression
 from keras_bilinear.models.conversion import checked_size, nearest
@@ -23,7 +24,7 @@ def compress(
     rank: int | None = None,
     input_shape: tuple[int, int] | None = None,
     tolerance: float | None = None,
-    alpha: float = 0.0,
+    alpha: float = 1e-3,
     penalty: str = "product",
 ) -> BilinearRegression:
     """The bilinear model nearest to a fitted linear one: every W_k replaced by its truncated SVD.
@@ -36,7 +37,8 @@ def compress(
             fitted linear classifier of scikit-learn with `predict_proba`, such as `LogisticRegression`, on
             flattened images. Random images prove that it gives z = W x + bias of the pixels x, or the soft-max.
         rank: L of the result.
-        input_shape: (M, N) of the images. May be left out where a Keras model says it, or for square images.
+        input_shape: (M, N) of the images. May be left out where a Keras model says it, or, with a warning, for
+            square images.
         tolerance: In place of `rank`: the least L that changes every W_k by at most this fraction of its norm.
         alpha: Weight of the penalty in the result, for further training.
         penalty: "product", "sum" or "frobenius".
@@ -50,7 +52,7 @@ def compress(
 
     Example:
         >>> linear = LogisticRegression().fit(x.reshape(len(x), -1), y)
-        >>> small = compress(linear, rank=4)
+        >>> small = compress(linear, rank=4, input_shape=(28, 28))
         >>> small.fit(x, y, epochs=10)
         >>> print(compression_report(linear, small, x_test, y_test))
     """
@@ -60,7 +62,11 @@ def compress(
     M, N = checked_size(source, image_size(source) if input_shape is None else input_shape)
     if tolerance is not None:
         rank = least_rank(source.kernel.T.reshape(-1, M, N), tolerance)
-    return nearest(source, positive_integer("rank", rank), (M, N), alpha, penalty)
+    model = nearest(source, positive_integer("rank", rank), (M, N), alpha, penalty)
+    if input_shape is None and source.size is None:
+        warn_of_guess(len(source.kernel), (M, N), "input_shape")
+    warn_of_rank(model.rank, (M, N))
+    return model
 
 
 def image_size(source: LinearSource) -> tuple[int, int]:

@@ -10,9 +10,11 @@ from keras import ops
 
 from keras_bilinear.arguments import non_negative, positive_integer
 from keras_bilinear.data.arrays import checked_weights
+from keras_bilinear.data.unusual import warn_of_guess
 from keras_bilinear.models.bilinear import BilinearLogisticRegression, BilinearRegression, BilinearSoftmaxRegression
 from keras_bilinear.stopping.automatic_rank import AutomaticRank
 from keras_bilinear.stopping.convergence import ADVICE_IF_STALLED, BlockConvergence, ConvergenceWarning
+from keras_bilinear.stopping.separation import SeparationStop
 
 try:
     from scipy.special import log_softmax, softmax
@@ -34,15 +36,15 @@ class BilinearClassifier(ClassifierMixin, BaseEstimator):
     """BLR for two classes and BSR for more, fitted in the exact regime to convergence.
 
     X holds images (T, M, N) or (T, M, N, 1), or flat rows (T, M N) as pipelines pass them on. Rows are cut into
-    images of `image_shape`; without it into square ones where M N is a square number, else each row is an image of
-    a single row, on which the model is a linear one.
+    images of `image_shape`. Without it a warning tells what they are taken for: square images where M N is a square
+    number, else images of a single row, on which the model is a linear one.
 
     The solver runs in float32 without XLA: one graph, traced once, serves all fits of one rank, image shape and
     number of classes, however many images they have. Of a `GridSearchCV` only the first of these takes seconds.
 
     Args:
         rank: L, the number of bilinear forms in each class; "auto" with penalty="sum" finds it.
-        alpha: Weight of the penalty, >= 0.
+        alpha: Weight of the penalty, >= 0; 0 leaves the factors of separable images without bound.
         penalty: "product" (the paper's choice), "sum" or "frobenius".
         use_bias: Whether each class has an intercept, which is not penalised. Unlike the Keras models it has one
             by default: behind a scaler that centres the pixels nothing else can tell how frequent a class is.
@@ -119,11 +121,17 @@ class BilinearClassifier(ClassifierMixin, BaseEstimator):
         # Only the solver is a graph, one for all fits: a graph of the step around it would be traced for each.
         self.model_.compile(jit_compile=False, run_eagerly=True)
         stop.warns = False  # in the words of Keras' arguments
+        separation = SeparationStop()
         self.model_.fit(
-            images, classes, sample_weight=weight, epochs=max_iter, callbacks=[stop], verbose=self.verbose
+            images,
+            classes,
+            sample_weight=weight,
+            epochs=max_iter,
+            callbacks=[stop, separation],
+            verbose=self.verbose,
         )
         self.n_iter_ = int(self.model_.schedule.sweep.numpy())
-        if not stop.converged:
+        if not stop.converged and not separation.reason:
             self._warn(stop)
         return self
 
@@ -139,6 +147,8 @@ class BilinearClassifier(ClassifierMixin, BaseEstimator):
         if isinstance(sample_weight, numbers.Real):
             sample_weight = np.full(len(rows), sample_weight)  # a scalar weighs all alike, as in scikit-learn
         weight = checked_weights(sample_weight, len(rows)) * compute_sample_weight(self.class_weight, y)
+        if shape is None and self.image_shape is None:
+            warn_of_guess(rows.shape[1], self.image_shape_, "image_shape")
         return rows.reshape(-1, *self.image_shape_), classes, weight
 
     def _warn(self, stop: BlockConvergence | AutomaticRank) -> None:

@@ -18,6 +18,7 @@ from keras_bilinear.parts.optimizers import MAX_INNER, BlockLineSearch
 from keras_bilinear.solver.descent import in_sight
 from keras_bilinear.solver.images import Images
 from keras_bilinear.stopping.convergence import SLACK
+from keras_bilinear.stopping.separation import is_separated
 
 STANDSTILL = 1e-6
 """A sweep that lowers J by no more than this fraction of it has not moved, in float32."""
@@ -88,6 +89,8 @@ class Grid(NamedTuple):
             is_slow = solution.iterations < solver.max_inner or fall <= self.rtol * abs(J)
             if is_slow and (has_arrived or fall <= STANDSTILL * abs(J)):
                 return factors, J, has_arrived
+            if is_separated(float(J), float(alpha)):
+                return factors, J, True
         return factors, J, False
 
 

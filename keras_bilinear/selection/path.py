@@ -3,28 +3,25 @@
 import functools
 import math
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import keras
 import numpy as np
-from keras import ops
 
 from keras_bilinear.arguments import non_negative, positive_integer
-from keras_bilinear.data.arrays import (
-    Batch,
-    class_indices,
-    folds_of,
-    train_validation_split,
-)
+from keras_bilinear.data.arrays import Batch, class_indices
+from keras_bilinear.data.held_out import checked_groups, folds_of, parted, stratified
 from keras_bilinear.data.options import has_parts
-from keras_bilinear.data.unusual import warn_of_one_class, warn_of_scale
+from keras_bilinear.data.unusual import warn_of_one_class, warn_of_rank, warn_of_scale
 from keras_bilinear.export import inference_graph, tflite_content
 from keras_bilinear.maths.bilinear import Factors
-from keras_bilinear.models.bilinear import BilinearRegression
+from keras_bilinear.models.bilinear import MOST_RANKS, BilinearRegression
 from keras_bilinear.selection.grid import Fit, Grid
+from keras_bilinear.selection.scoring import Scoring, checked_scoring, name_of, scores
 from keras_bilinear.stopping.convergence import ADVICE_IF_STALLED, ConvergenceWarning
+from keras_bilinear.stopping.separation import ADVICE, is_separated
 
 
 @dataclass(frozen=True)
@@ -36,8 +33,9 @@ class PathPoint:
         alpha: Weight of the penalty.
         objective: J = V + alpha R on the images it was fitted to.
         cross_entropy: V there.
-        accuracy: Fraction of held-out images classified correctly, weighted as they are; over folds, their mean.
-        standard_error: Of that accuracy: binomial, or from the spread over the folds.
+        accuracy: Fraction of held-out images classified correctly, weighted as they are, or what `scoring` says;
+            over folds, their mean.
+        standard_error: Of that accuracy: binomial, or from the spread over groups, folds or images drawn anew.
         factors: A (L, M, K), B (L, N, K) and the bias (K,) or None.
         template: A model with the settings of all fits.
     """
@@ -76,9 +74,11 @@ class RegularizationPath:
 
     Attributes:
         points: One `PathPoint` for each rank and alpha.
+        scoring: What the accuracy of a point is, in words.
     """
 
     points: list[PathPoint]
+    scoring: str = "accuracy"
 
     @property
     def best(self) -> PathPoint:
@@ -98,7 +98,7 @@ class RegularizationPath:
 
     def __str__(self) -> str:
         best, chosen = self.best, self.one_standard_error
-        lines = [f"{'rank':>4} {'alpha':>9} {'J':>9} {'V':>9} {'accuracy':>17} {'parameters':>11}"]
+        lines = [f"{'rank':>4} {'alpha':>9} {'J':>9} {'V':>9} {self.scoring:>17} {'parameters':>11}"]
         for point in self.points:
             notes = [note for note, choice in (("best", best), ("1 s.e.", chosen)) if point is choice]
             accuracy = f"{point.accuracy:.4f} +- {point.standard_error:.4f}"
@@ -114,10 +114,12 @@ def regularization_path(
     x: Any,
     y: Any,
     alphas: Sequence[float],
-    ranks: Sequence[int],
+    ranks: Sequence[int] | str,
     validation_data: tuple[Any, ...] | None = None,
     validation_split: float = 0.2,
     folds: int | None = None,
+    groups: Any = None,
+    scoring: Scoring = "accuracy",
     rtol: float = 1e-3,
     max_sweeps: int = 50,
     verbose: int = 1,
@@ -133,11 +135,16 @@ def regularization_path(
         x: Images (T, M, N) or (T, M, N, 1).
         y: Labels, as for `fit`.
         alphas: Penalty weights, >= 0.
-        ranks: Numbers of ranks, >= 1.
+        ranks: Numbers of ranks, >= 1; "auto" for all that take no more numbers than the linear model, up to 8.
         validation_data: (x, y) or (x, y, sample_weight) held out; by default a part of x and y.
-        validation_split: The fraction of x and y that is held out, from their end, without `validation_data`.
+        validation_split: The fraction of x and y that is held out without `validation_data`: of every class its
+            last images.
         folds: Cross-validation instead: each of so many parts of x and y, over which every class is spread evenly,
             is held out once; the factors of the path are then fitted to all images.
+        groups: (T,) numbers or names, of the person in each image for example: those of a group are held out
+            together, so that fits are measured on people they have not seen.
+        scoring: "accuracy", "balanced_accuracy", in which all classes weigh alike, or a function of labels (T,) and
+            probabilities, (T, K) or (T,) of class 1, whose value is the larger the better; it sees no weights.
         rtol: A fit has converged when J improves by less than this fraction a sweep, at the pace of an iteration.
         max_sweeps: Sweeps a fit may take.
         verbose: 0 is silent, 1 shows a progress bar.
@@ -153,28 +160,44 @@ def regularization_path(
         >>> print(path)
         >>> small = path.model()
     """
+    scoring = checked_scoring(scoring)
+    ranks = ranks_worth_it(np.shape(x)[1:3]) if isinstance(ranks, str) and ranks == "auto" else ranks
     falling, rising = checked_settings(model, alphas, ranks)
     rtol, max_sweeps = non_negative("rtol", rtol), positive_integer("max_sweeps", max_sweeps)
     folds = None if folds is None else positive_integer("folds", folds)
-    check_ways(validation_data, folds)
+    check_ways(validation_data, folds, groups)
     template = resized(model, rising[-1], falling[0])
     train = template._checked(x, y)
     if folds is not None and not 2 <= folds <= len(train.x):
         raise ValueError(f"Expected `folds` from 2 to the number of images, {len(train.x)}. Received: {folds}")
+    groups = checked_groups(groups, len(train.x), folds)
     if validation_data is not None:
         held_out = template._checked(*validation_data)
     elif folds is None:
-        train, held_out = train_validation_split(train, validation_split)
+        last = stratified(class_indices(train.y, model.units), validation_split, groups)
+        groups = None if groups is None else groups[last]
+        train, held_out = parted(train, last)
+    warn_of_rank(rising[-1], template.image_size)
     warn_of_one_class(train, model.units)
     warn_of_scale(x, train.x, template.input_scale)
     count = len(falling) * len(rising) * (1 + (folds or 0))
     progress = keras.utils.Progbar(count, verbose=verbose, unit_name="fit")
     grid = Grid(template, falling, rising, rtol, max_sweeps, progress)
     fits = list(grid.fits(train))
-    measured = accuracies(template, fits, held_out) if folds is None else cross_validated(grid, train, folds)
+    if folds is None:
+        measured = scores(template, fits, held_out, scoring, groups)
+    else:
+        measured = cross_validated(grid, train, folds, scoring, groups)
     warn_of_unfinished(fits, rtol, max_sweeps)
     both = zip(fits, measured, strict=True)
-    return RegularizationPath([PathPoint(*fit[:4], *accuracy, fit.factors, template) for fit, accuracy in both])
+    points = [PathPoint(*fit[:4], *accuracy, fit.factors, template) for fit, accuracy in both]
+    return RegularizationPath(points, name_of(scoring))
+
+
+def ranks_worth_it(size: tuple[int, ...]) -> list[int]:
+    """1, 2, ... up to what takes no more numbers than the linear model, of (M, N)."""
+    most = max(math.prod(size) // max(sum(size), 1), 1)
+    return list(range(1, min(most, MOST_RANKS) + 1))
 
 
 def checked_settings(model: object, alphas: Any, ranks: Any) -> tuple[list[float], list[int]]:
@@ -193,10 +216,12 @@ def checked_settings(model: object, alphas: Any, ranks: Any) -> tuple[list[float
     return falling, rising
 
 
-def check_ways(validation_data: Any, folds: int | None) -> None:
+def check_ways(validation_data: Any, folds: int | None, groups: Any) -> None:
     """Raises a ValueError if images would be held out in two ways, or in one that a path has not."""
     if folds is not None and validation_data is not None:
         raise ValueError("Expected either `validation_data` or `folds`. Received: both")
+    if groups is not None and validation_data is not None:
+        raise ValueError("Expected either `validation_data` or `groups`, to hold some out. Received: both")
     if validation_data is not None and not has_parts(validation_data):
         raise ValueError(
             "Expected `validation_data` to be arrays, (x, y) or (x, y, weight). Received: "
@@ -204,32 +229,22 @@ def check_ways(validation_data: Any, folds: int | None) -> None:
         )
 
 
-def accuracies(template: BilinearRegression, fits: Iterable[Fit], held_out: Batch) -> list[tuple[float, float]]:
-    """For each fit the weighted fraction of images whose class has the largest score, and its standard error."""
-    X, w = template._images(ops.convert_to_tensor(held_out.x)), held_out.weight.astype("float64")
-    effective = np.sum(w**2) / np.sum(w) ** 2
-    found = []
-    for fit in fits:
-        z = ops.convert_to_numpy(X.logits(*fit.factors))
-        K = z.shape[1]
-        right = (z[:, 0] > 0 if K == 1 else z.argmax(axis=1)) == class_indices(held_out.y, K)
-        mean = float(np.average(right, weights=w))
-        found.append((mean, math.sqrt(mean * (1 - mean) * effective)))
-    return found
-
-
-def cross_validated(grid: Grid, train: Batch, folds: int) -> list[tuple[float, float]]:
-    """For each fit of the grid the mean accuracy over the folds, and the standard error of that mean."""
-    scores = [
-        [mean for mean, _ in accuracies(grid.template, grid.fits(part), held_out)]
-        for part, held_out in folds_of(train, grid.template.units, folds)
+def cross_validated(
+    grid: Grid, train: Batch, folds: int, scoring: Scoring, groups: np.ndarray | None
+) -> list[tuple[float, float]]:
+    """For each fit of the grid the mean score over the folds, and the standard error of that mean."""
+    found = [
+        [mean for mean, _ in scores(grid.template, grid.fits(part), held_out, scoring)]
+        for part, held_out in folds_of(train, grid.template.units, folds, groups)
     ]
-    errors = np.std(scores, axis=0, ddof=1) / math.sqrt(folds)
-    return list(zip(np.mean(scores, axis=0).tolist(), errors.tolist(), strict=True))
+    errors = np.std(found, axis=0, ddof=1) / math.sqrt(folds)
+    return list(zip(np.mean(found, axis=0).tolist(), errors.tolist(), strict=True))
 
 
 def warn_of_unfinished(fits: list[Fit], rtol: float, max_sweeps: int) -> None:
-    """Warns, once for the whole path, when fits ran out of sweeps."""
+    """Warns, once for the whole path, when fits ran out of sweeps, or of what they could tell apart."""
+    if any(is_separated(fit.objective, fit.alpha) for fit in fits):
+        warnings.warn(f"Fits with alpha = 0 end where V is zero: {ADVICE}.", ConvergenceWarning, stacklevel=3)
     unfinished = sum(not fit.converged for fit in fits)
     if unfinished:
         warnings.warn(

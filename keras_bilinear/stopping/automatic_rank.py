@@ -92,7 +92,7 @@ class AutomaticRank(keras.callbacks.Callback):
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         if self.warns and not self.converged and not self.model.stop_training:
-            full = bool(np.any(self.model.ranks() == self.model.rank))
+            full = self.model.rank < min(self.model.image_size) and np.any(self.model.ranks() == self.model.rank)
             advice = f"a `rank` above {self.model.rank}, which some classes have used up" if full else "more epochs"
             warnings.warn(
                 f"The fit is not certified to be within {self.gap:g} of the optimum. Give it {advice}.",

@@ -29,8 +29,8 @@ def decrease_in_sight(model: BlockModel) -> float | None:
     """How much J would fall, as a fraction of it, if every block took a Newton step; 0 at an optimum.
 
     None where the images are not at hand: for networks, and for data sets on mini-batches; infinite where float32
-    does not tell. A stream has it from its last step. Else it costs as much as a sweep of no iterations: one product
-    with the images to look at J, one for the gradient, and the curvature on a part of them.
+    does not tell. A stream has it from its last step. Else it costs as much as a sweep of no iterations: one
+    product with the images to look at J, one for the gradient, and the curvature on a part of them.
     """
     if model._streaming is not None:
         return model._streaming.decrease_in_sight

@@ -3,7 +3,6 @@ import pytest
 import tensorflow as tf
 
 from keras_bilinear.data import arrays as data
-from keras_bilinear.data.arrays import Batch, folds_of
 from keras_bilinear.data.unusual import warn_of_one_class
 
 
@@ -180,16 +179,6 @@ def test_bad_class_weights(class_weight):
         data.checked_batch(*good(), 3, class_weight=class_weight)
 
 
-def test_validation_split_takes_the_last_samples():
-    batch = data.checked_batch(*good(), 3)
-    first, last = data.train_validation_split(batch, 1 / 3)
-    assert (len(first.x), len(last.x)) == (4, 2)
-    np.testing.assert_array_equal(last.x, batch.x[4:])
-    for fraction in (1.0, -0.5):
-        with pytest.raises(ValueError, match="validation_split"):
-            data.train_validation_split(batch, fraction)
-
-
 def test_the_only_batch_of_a_dataset():
     x, y = good()
     one = tf.data.Dataset.from_tensors((x, y))
@@ -225,15 +214,3 @@ def test_labels_and_weights_beside_a_dataset_are_refused(form, beside):
     x, y = good()
     with pytest.raises(ValueError, match="within the data set"):
         data.the_only_batch(form(tf.data.Dataset.from_tensors((x, y))), **{beside: y})
-
-
-def test_folds_hold_out_every_sample_once_and_spread_each_class_over_all():
-    y = np.tile(np.arange(5), 8)  # in an order that parts of every fifth sample would turn into single classes
-    batch = Batch(np.arange(40.0).reshape(40, 1, 1), y, np.ones(40))
-    seen = []
-    for train, held_out in folds_of(batch, 5, 5):
-        seen += held_out.x.ravel().tolist()
-        assert sorted([*train.x.ravel(), *held_out.x.ravel()]) == list(range(40))
-        assert np.bincount(train.y, minlength=5).min() >= 6
-        assert np.bincount(held_out.y, minlength=5).min() >= 1
-    assert sorted(seen) == list(range(40))

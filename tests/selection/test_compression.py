@@ -36,7 +36,7 @@ def flat(x):
 
 def test_the_full_rank_is_the_same_model(linear, digits):
     x = digits[0][1300:]
-    model = compress(linear, rank=8)
+    model = compress(linear, rank=8, input_shape=(8, 8))
     np.testing.assert_allclose(model.predict(x, verbose=0), linear.predict_proba(flat(x)), atol=1e-5)
 
 
@@ -52,7 +52,7 @@ def test_two_classes_of_scikit_learn_are_one_score(digits):
 
 def test_fine_tuning_wins_back_what_truncation_lost(linear, digits):
     x, y = digits
-    model = compress(linear, rank=3, alpha=1e-3)
+    model = compress(linear, rank=3, input_shape=(8, 8))
     before = compression_report(linear, model, x[1300:], y[1300:])
     model.fit(x[:1300], y[:1300], epochs=10, verbose=0)
     after = compression_report(linear, model, x[1300:], y[1300:])
@@ -66,7 +66,7 @@ def test_fine_tuning_wins_back_what_truncation_lost(linear, digits):
 def test_a_tolerance_is_kept_by_the_least_rank(linear):
     W = linear.coef_.reshape(-1, 8, 8)
     for tolerance in (0.0, 0.1, 0.3, 0.6):
-        model = compress(linear, tolerance=tolerance)
+        model = compress(linear, tolerance=tolerance, input_shape=(8, 8))
         rest = np.linalg.norm(model.weight_matrices() - W, axis=(1, 2)) / np.linalg.norm(W, axis=(1, 2))
         assert rest.max() <= tolerance + 1e-5
         if model.rank > 1:
@@ -74,6 +74,13 @@ def test_a_tolerance_is_kept_by_the_least_rank(linear):
             lost = np.sqrt(np.sum(s[:, model.rank - 1 :] ** 2, axis=1) / np.sum(s**2, axis=1))
             assert lost.max() > tolerance
     assert least_rank(np.ones((2, 3, 4)), 0.0) == 1
+
+
+def test_a_square_that_nothing_tells_and_too_many_ranks_are_warned_about(linear):
+    with pytest.warns(UserWarning, match="taken for images of 8 x 8.*`input_shape`"):
+        compress(linear, rank=2)
+    with pytest.warns(UserWarning, match=r"rank=5 takes .* 80 numbers a class, the linear model 64"):
+        compress(linear, rank=5, input_shape=(8, 8))
 
 
 def test_keras_models_say_their_own_image_size():
@@ -222,7 +229,7 @@ def test_linear_classifiers_are_kept_and_measured_as_they_are(kind):
     source = LINEAR[kind]()
     K = len(source.classes_)
     rows, y = blobs(K)
-    model = compress(source, 3)
+    model = compress(source, 3, (3, 3))
     p = source.predict_proba(rows) if kind != "table" else fitted(LogisticRegression(), 3).predict_proba(rows)
     kept = keras.ops.convert_to_numpy(model(rows.reshape(-1, 3, 3).astype("float32")))
     np.testing.assert_allclose(kept, p[:, 1:] if K == 2 else p, atol=1e-5)
@@ -236,7 +243,7 @@ def test_linear_classifiers_are_kept_and_measured_as_they_are(kind):
 def test_the_report_takes_the_labels_of_the_model_alone():
     rows, y = blobs(3)
     source = fitted(LogisticRegression(), 3, lambda y: NAMES[y])
-    model, x = compress(source, 1), rows.reshape(-1, 3, 3)
+    model, x = compress(source, 1, (3, 3)), rows.reshape(-1, 3, 3)
     for labels in (y, NAMES[y + 1], [*NAMES[y].tolist(), "two"], None):
         with pytest.raises(ValueError, match="Expected"):
             compression_report(source, model, x, labels)
@@ -247,7 +254,7 @@ def test_the_report_takes_the_labels_of_the_model_alone():
 def test_the_report_measures_no_other_model():
     rows, y = blobs(2)
     source, x = fitted(LogisticRegression(), 2), rows.reshape(-1, 3, 3)
-    model = compress(source, 1)
+    model = compress(source, 1, (3, 3))
     for before, after, message in (
         (fitted(SVC(kernel="linear"), 2), model, "`predict_proba`"),
         (fitted(LogisticRegression(), 3), model, "3 scores each"),
@@ -265,5 +272,5 @@ def test_a_logit_of_keras_is_measured_by_its_sign():
     logit.build((None, 9))
     source = fitted(LogisticRegression(), 2)
     logit.set_weights([source.coef_.T, source.intercept_])
-    report = compression_report(logit, compress(logit, 3), rows.reshape(-1, 3, 3), y)
+    report = compression_report(logit, compress(logit, 3, (3, 3)), rows.reshape(-1, 3, 3), y)
     assert report.accuracy == (source.score(rows, y), source.score(rows, y))

@@ -37,7 +37,7 @@ NAMES = np.array(["nought", "one", "two"])  # in alphabetical order, as scikit-l
 @parametrize_with_checks(
     [kb.BilinearClassifier(random_state=0)], expected_failed_checks=lambda estimator: EXPECTED_FAILURES
 )
-@pytest.mark.filterwarnings("ignore:The fit has not converged")
+@pytest.mark.filterwarnings("ignore:The fit has not converged", "ignore:Rows of .* are taken for images")
 def test_contract_of_scikit_learn(estimator, check):
     check(estimator)
 
@@ -124,13 +124,20 @@ def test_certain_classes_keep_a_finite_logarithm(fitted, three):
 
 def test_rows_and_images_with_a_channel_are_the_same_images(fitted, three):
     x, y = three
-    again = clone(fitted).fit(x.reshape(-1, 64), NAMES[y])
+    again = clone(fitted).set_params(image_shape=(8, 8)).fit(x.reshape(-1, 64), NAMES[y])
     assert again.image_shape_ == fitted.image_shape_ == (8, 8)
     assert again.n_features_in_ == fitted.n_features_in_ == 64
     p = fitted.predict_proba(x)
     for same in (x.reshape(-1, 64), x[..., None], x.tolist(), keras.ops.convert_to_tensor(x)):
         np.testing.assert_array_equal(fitted.predict_proba(same), p)
         np.testing.assert_allclose(again.predict_proba(same), p, atol=1e-6)
+
+
+@pytest.mark.parametrize(("columns", "shape"), [(64, "8 x 8"), (63, "1 x 63")])
+def test_rows_of_no_declared_shape_are_told_of(three, columns, shape):
+    x, y = three
+    with pytest.warns(UserWarning, match=f"taken for images of {shape}.*`image_shape`"):
+        kb.BilinearClassifier().fit(x.reshape(-1, 64)[:, :columns], y)
 
 
 def test_predicting_in_batches_changes_nothing(fitted, three):

@@ -2,7 +2,9 @@ import numpy as np
 import pytest
 
 import keras_bilinear as kb
-from keras_bilinear.data.arrays import Batch, folds_of
+from keras_bilinear.data.arrays import Batch
+from keras_bilinear.data.held_out import folds_of, stratified
+from keras_bilinear.selection.path import ranks_worth_it
 from tests.problems import planted
 
 ALPHAS, RANKS = (1e-1, 1e-3), (1, 3)
@@ -19,6 +21,14 @@ def path(data):
     return kb.regularization_path(kb.BilinearSoftmaxRegression(3, 1), *data, ALPHAS, RANKS, verbose=0)
 
 
+@pytest.fixture(scope="module")
+def parts(data):
+    """(x, y) of the images that the path was fitted to, and of those held out."""
+    x, y = data
+    last = stratified(y, 0.2)
+    return (x[~last], y[~last]), (x[last], y[last])
+
+
 def test_one_point_for_each_rank_and_alpha(path):
     assert [(point.rank, pytest.approx(point.alpha)) for point in path.points] == [
         (rank, alpha) for rank in RANKS for alpha in ALPHAS
@@ -27,8 +37,8 @@ def test_one_point_for_each_rank_and_alpha(path):
     assert all(point.factors[0].shape == (point.rank, 6, 3) for point in path.points)
 
 
-def test_every_point_is_as_good_as_a_fit_of_its_own(path, data):
-    x, y = (part[:400] for part in data)
+def test_every_point_is_as_good_as_a_fit_of_its_own(path, parts):
+    x, y = parts[0]
     for point in path.points:
         model = path.model(point)
         assert model.objective(x, y) == pytest.approx(point.objective, rel=1e-5)
@@ -37,8 +47,8 @@ def test_every_point_is_as_good_as_a_fit_of_its_own(path, data):
         assert point.objective <= 1.02 * alone.objective(x, y)
 
 
-def test_accuracy_is_that_on_the_held_out_images(path, data):
-    x, y = (part[400:] for part in data)
+def test_accuracy_is_that_on_the_held_out_images(path, parts):
+    x, y = parts[1]
     for point in path.points:
         guess = path.model(point).predict(x, verbose=0).argmax(axis=1)
         assert point.accuracy == np.mean(guess == y)
@@ -122,6 +132,74 @@ def test_binary_models_with_bias_and_one_more_rank_than_asked_for(data):
     assert not template.built
 
 
+def test_images_in_the_order_of_their_classes_are_held_out_of_all(data):
+    x, y = (part[np.argsort(data[1], kind="stable")] for part in data)
+    path = kb.regularization_path(kb.BilinearSoftmaxRegression(3, 1), x, y, [1e-2], [2], verbose=0)
+    assert path.best.accuracy > 0.7  # with a class that was never seen it would be next to 0
+
+
+def test_people_are_unseen_and_the_error_is_that_of_other_people(data):
+    x, y = data
+    groups = np.arange(500) // 25
+    options = {"alphas": [1e-2], "ranks": [2], "groups": groups, "verbose": 0}
+    (point,) = kb.regularization_path(kb.BilinearSoftmaxRegression(3, 1), x, y, **options).points
+    last = stratified(y, 0.2, groups)
+    right = point.model().predict(x[last], verbose=0).argmax(axis=1) == y[last]
+    assert point.accuracy == pytest.approx(right.mean())
+    people = right.reshape(-1, 25).mean(axis=1)  # of equal size, so this is the textbook's error of a mean
+    assert point.standard_error == pytest.approx(np.std(people, ddof=1) / np.sqrt(len(people)))
+
+
+def test_folds_of_people(data):
+    x, y = data
+    path = kb.regularization_path(
+        kb.BilinearSoftmaxRegression(3, 1), x, y, [1e-1], [1], folds=2, groups=np.arange(500) // 50, verbose=0
+    )
+    assert 0.3 < path.best.accuracy < 1
+
+
+def rare_class_found(y, p):
+    """Of labels and probabilities."""
+    assert p.shape == (len(y), 3)
+    return np.mean(p.argmax(axis=1)[y == 2] == 2)
+
+
+@pytest.mark.parametrize(
+    ("scoring", "name"), [("balanced_accuracy", "balanced accuracy"), (rare_class_found, "rare_class_found")]
+)
+def test_other_scores(data, scoring, name):
+    x, y = data
+    rare = (y < 2) | (np.arange(500) % 3 == 0)
+    x, y = x[rare], y[rare]
+    template = kb.BilinearSoftmaxRegression(3, 1)
+    path = kb.regularization_path(template, x, y, [1e-2], [2], scoring=scoring, verbose=0)
+    last = stratified(y, 0.2)
+    right = path.model().predict(x[last], verbose=0).argmax(axis=1) == y[last]
+    recalls = [right[y[last] == k].mean() for k in range(3)]
+    expected = np.mean(recalls) if scoring == "balanced_accuracy" else recalls[2]
+    assert path.best.accuracy == pytest.approx(expected)
+    assert 0.01 < path.best.standard_error < 0.3
+    assert name in str(path).splitlines()[0]
+
+
+def test_automatic_ranks_are_those_that_take_fewer_numbers_than_the_linear_model(data):
+    x = np.random.default_rng(0).normal(size=(60, 6, 15)).astype("float32")
+    y = np.arange(60) % 2
+    path = kb.regularization_path(kb.BilinearLogisticRegression(1), x, y, [1e-1], "auto", verbose=0)
+    assert [point.rank for point in path.points] == [1, 2, 3, 4]
+    assert path.points[-1].parameters <= 6 * 15 < 5 * (6 + 15)
+    assert ranks_worth_it((28, 28)) == list(range(1, 9))
+    assert ranks_worth_it((2, 2)) == [1]
+
+
+def test_separable_images_without_a_penalty_end_with_a_warning(data):
+    x = np.random.default_rng(0).normal(size=(40, 6, 15)).astype("float32")
+    template = kb.BilinearLogisticRegression(1)
+    with pytest.warns(kb.callbacks.ConvergenceWarning, match="alpha = 0 end where V is zero.*alpha > 0"):
+        path = kb.regularization_path(template, x, np.arange(40) % 2, [1e-2, 0.0], [2], verbose=0)
+    assert 0 <= path.points[-1].objective <= 1e-6
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -138,6 +216,11 @@ def test_binary_models_with_bias_and_one_more_rank_than_asked_for(data):
         ({"folds": 501}, "`folds`"),
         ({"folds": 2.5}, "`folds`"),
         ({"folds": 2, "validation_data": (np.zeros((1, 6, 5)), [0])}, "both"),
+        ({"groups": np.zeros(500)}, "`groups` of 2 kinds"),
+        ({"groups": np.arange(3)}, "`groups` of shape"),
+        ({"groups": np.arange(500), "validation_data": (np.zeros((1, 6, 5)), [0])}, "both"),
+        ({"scoring": "roc"}, "Expected `scoring`"),
+        ({"ranks": "all"}, "`ranks`"),
         ({"max_sweeps": 0}, "`max_sweeps`"),
         ({"rtol": -1.0}, "`rtol`"),
     ],

@@ -276,3 +276,33 @@ def test_tensorboard_records_it(digits600, tmp_path):
     history = model.fit(*digits600, epochs=60, verbose=0, callbacks=[keras.callbacks.TensorBoard(tmp_path)])
     events = read_events(tmp_path / "train")  # all of them: TensorBoard itself keeps ten unless told otherwise
     assert len(events.Tensors("epoch_objective")) == len(history.epoch)
+
+
+@pytest.mark.parametrize(("size", "most"), [((3, 5), 3), ((20, 4), 4), ((12, 12), 8)])
+def test_no_more_ranks_than_a_matrix_can_have(size, most, tmp_path):
+    random = np.random.default_rng(0)
+    x, y = random.normal(size=(80, *size)).astype("float32"), np.arange(80) % 3
+    declared = kb.BilinearSoftmaxRegression(3, "auto", 0.02, "sum", input_shape=size, seed=0)
+    found = kb.BilinearSoftmaxRegression(3, "auto", 0.02, "sum", seed=0)
+    for model in (declared, found):
+        model.compile("sgd")
+        model.fit(x, y, epochs=1, verbose=0)
+        assert model.rank == most
+        assert model.factors()[0].shape == (most, size[0], 3)
+        assert len(model.block_names) == model.schedule.num_blocks == 2 * most
+    found.save(tmp_path / "found.keras")
+    loaded = keras.models.load_model(tmp_path / "found.keras")
+    assert loaded.get_config()["rank"] == "auto"
+    for own, again in zip(found.variables, loaded.variables, strict=True):
+        np.testing.assert_array_equal(own, again)
+    np.testing.assert_array_equal(loaded.predict(x, verbose=0), found.predict(x, verbose=0))
+
+
+def test_no_advice_to_take_more_ranks_than_there_can_be():
+    random = np.random.default_rng(0)
+    x, y = random.normal(size=(200, 2, 6)).astype("float32"), np.arange(200) % 3
+    model = kb.BilinearSoftmaxRegression(3, "auto", 1e-5, "sum", seed=0)
+    with pytest.warns(ConvergenceWarning, match="Give it more epochs"):
+        model.fit(x, y, epochs=8, verbose=0, callbacks=[AutomaticRank(gap=0.0)])
+    assert model.ranks().max() == model.rank == 2
+    assert "Give `fit` more epochs" in str(model.convergence_report())
