@@ -64,14 +64,10 @@ def parsed_arguments() -> argparse.Namespace:
     return args
 
 
-TESTS = 2000
-"""Images that the files are judged by, at most."""
-
-
 def load(args: argparse.Namespace) -> Data:
     """Training and test images (T, 28, 28) in [0, 1] with their classes: x, y, x_test, y_test."""
     x, y, x_test, y_test = camera_digits(seed=args.seed) if args.dataset == "camera" else downloaded(args.dataset)
-    return x[: args.samples], y[: args.samples], x_test[:TESTS], y_test[:TESTS]
+    return x[: args.samples], y[: args.samples], x_test, y_test
 
 
 def downloaded(name: str) -> Data:

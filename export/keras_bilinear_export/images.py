@@ -96,7 +96,7 @@ def handwritten_digits() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         from sklearn.datasets import load_digits
         from sklearn.model_selection import train_test_split
     except ImportError as error:
-        raise ImportError('--dataset digits needs scikit-learn: pip install "keras-bilinear[data]"') from error
+        raise ImportError("--dataset digits needs scikit-learn: pip install scikit-learn") from error
     data = load_digits()
     train, x, _, y = train_test_split(data.images, data.target, stratify=data.target, random_state=0)
     return train, x, y
@@ -110,7 +110,7 @@ def downloaded(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         parts = tfds.load(name, split=["train", "test"], as_supervised=True, batch_size=-1)
     except ImportError as error:
         raise ImportError(
-            f'--dataset {name} needs tensorflow-datasets: pip install "keras-bilinear[data]"'
+            f"--dataset {name} needs tensorflow-datasets: pip install tensorflow-datasets importlib_resources"
         ) from error
     except Exception as error:  # its own errors, and those of requests and TensorFlow, under many names
         where = os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")

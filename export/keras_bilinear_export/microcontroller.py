@@ -135,8 +135,7 @@ def tflm() -> Any:
         from tflite_micro import runtime
     except ImportError as error:
         raise ImportError(
-            "Running TensorFlow Lite Micro needs tflite-micro, for Linux on x86-64: "
-            'pip install "keras-bilinear[micro]"'
+            "Running TensorFlow Lite Micro needs tflite-micro, for Linux on x86-64: pip install tflite-micro"
         ) from error
     return runtime
 

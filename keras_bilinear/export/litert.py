@@ -229,7 +229,5 @@ def runtime() -> Any:
         import ai_edge_litert.interpreter
         import ai_edge_litert.schema_py_generated
     except ImportError as error:
-        raise ImportError(
-            'Reading TFLite files needs ai-edge-litert: pip install "keras-bilinear[export]"'
-        ) from error
+        raise ImportError("Reading TFLite files needs ai-edge-litert: pip install ai-edge-litert") from error
     return ai_edge_litert

@@ -60,9 +60,7 @@ class BilinearTensorBoard(keras.callbacks.Callback):
         try:
             import tensorboard.plugins  # noqa: F401
         except ImportError as error:
-            raise ImportError(
-                'Expected tensorboard. Received: it is missing; pip install "keras-bilinear[tensorboard]"'
-            ) from error
+            raise ImportError("Expected tensorboard. Received: it is missing; pip install tensorboard") from error
         self.log_dir = os.fspath(log_dir)
         self.update_freq = update_freq
         if isinstance(update_freq, str):

@@ -24,7 +24,7 @@ try:
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import check_is_fitted, validate_data
 except ImportError as error:
-    raise ImportError('BilinearClassifier needs scikit-learn: pip install "keras-bilinear[sklearn]"') from error
+    raise ImportError("BilinearClassifier needs scikit-learn: pip install scikit-learn") from error
 
 DTYPES = [np.float32, np.uint8]
 """What rows are cast to: the first, unless they are bytes."""

@@ -510,7 +510,7 @@ def test_a_path_that_is_no_model_file(folder, tmp_path, name):
 def test_without_litert(digits_model, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ai_edge_litert.interpreter", None)
     done = run(*digits_model, "--out", tmp_path / "out")
-    check_fault(done, 'needs ai-edge-litert: pip install "keras-bilinear[export]"')
+    check_fault(done, "needs ai-edge-litert: pip install ai-edge-litert")
 
 
 @pytest.fixture
