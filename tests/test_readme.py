@@ -1,40 +1,59 @@
-"""Every Python snippet of the README runs, in order, in one folder, as a reader would run them."""
+"""Every Python snippet of the README, and of the page on training, runs in order, as a reader would run it."""
 
 import pathlib
 import re
 
+import pytest
+
 from tests.test_directions import FOLDERS
 
 README = pathlib.Path(__file__).parents[1] / "README.md"
+TRAINING = README.parent / "examples" / "training.md"
+PAGES = [README, TRAINING, README.parent / "export" / "README.md", README.parent / ".github" / "CONTRIBUTING.md"]
 
 
-def test_every_snippet_runs(tmp_path, monkeypatch, recwarn):
-    text = README.read_text(encoding="utf-8")
-    snippets = re.findall(r"```python\n(.*?)```", text, re.S)
-    assert len(snippets) == 13
-    monkeypatch.chdir(tmp_path)
-    names = {}
+def run_snippets(page, folder, monkeypatch):
+    """Runs all of a page; what it leaves behind, as names and as files."""
+    snippets, names = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.S), {}
+    assert len(snippets) >= 5
+    monkeypatch.chdir(folder)
     for snippet in snippets:
-        exec(compile(snippet, str(README), "exec"), names)
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "digits.tflite",
-        "digits_saved_model",
-        "camera.tflite",
-        "fast.tflite",
-        "path.png",
-        "logs",
-        "convergence.png",
-        "filters.png",
-    }
+        exec(compile(snippet, str(page), "exec"), names)
+    return names, {path.name for path in folder.iterdir()}
+
+
+def test_the_readme_runs(tmp_path, monkeypatch, recwarn):
+    names, files = run_snippets(README, tmp_path, monkeypatch)
+    written = {"digits.tflite", "camera.tflite", "digits_saved_model", "logs", "filters.png", "convergence.png"}
+    assert files == written
+    assert names["report"].bytes < 10_000
+    assert max(names["found"].ranks()) > 1
+
+
+def test_the_page_on_training_runs(tmp_path, monkeypatch, recwarn):
+    names, files = run_snippets(TRAINING, tmp_path, monkeypatch)
+    assert files == {"fit.checkpoint", "logs", "filters.png", "convergence.png"} - {"fit.checkpoint"}
     assert (names["again"].weight_matrices() - names["W"]).max() < 1e-4
 
 
-def test_what_the_readme_names_exists():
-    text = README.read_text(encoding="utf-8")
+def test_the_readme_is_short():
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= 180
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.parent.name}/{page.name}")
+def test_what_pages_name_exists(page):
+    text = page.read_text(encoding="utf-8")
     for name in re.findall(r"`(\w+\.py)`", text):
         assert list(README.parent.glob(f"[!.]*/**/{name}")), name
-    for page in (README, README.parent / ".github" / "CONTRIBUTING.md"):
-        folders = re.findall(r"^\| `(\w+)/` \|", page.read_text(encoding="utf-8"), re.M)
-        assert folders == FOLDERS, f"the map of {page.name}"
-    for picture in re.findall(r"!\[.*?\]\((.*?)\)", text):
-        assert (README.parent / picture).is_file()
+    for link in re.findall(r"\]\(([^)#:]+)(?:#[\w-]*)?\)", text):
+        assert (page.parent / link).exists(), link
+    for target, anchor in re.findall(r"\]\(([^)#:]*)#([\w-]+)\)", text):
+        headings = re.findall(r"^#+ (.*)$", (page.parent / target if target else page).read_text(), re.M)
+        assert anchor in {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize(
+    "page", [README, README.parent / ".github" / "CONTRIBUTING.md"], ids=lambda page: page.name
+)
+def test_the_map_names_all_folders(page):
+    assert re.findall(r"^\| `(\w+)/` \|", page.read_text(encoding="utf-8"), re.M) == FOLDERS
