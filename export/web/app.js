@@ -23,7 +23,7 @@ export function classify(pixels) {
 }
 
 /** Settles when the first model is loaded, or could not be. */
-export const ready = loadFromServer(new URLSearchParams(location.search).get("model") ?? "model.tflite");
+export const ready = loadFromServer(new URLSearchParams(location.search).get("model") ?? "digits.tflite");
 
 function inTurn(task) {
   const result = work.then(task);
