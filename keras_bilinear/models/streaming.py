@@ -175,8 +175,9 @@ class Streaming(keras.callbacks.Callback):
         """Takes the best of the steps that were tried, and finds the next line."""
         memory, problem, line = self.memory, self.problem, self.memory.recall()
         best = 1 + int(np.argmin(J[1:]))
-        knows_gradient = bool(memory.is_known.numpy())
-        falls = J[best] < J[0] or not knows_gradient
+        falls, knows_gradient = J[best] < J[0], bool(memory.is_known.numpy())
+        if not falls and not knows_gradient:
+            falls, best = True, len(J) - 1  # the step of length zero, for its gradient
         if falls:
             self.model._assign(self.tried[best])
             memory.G.assign(totals.G[best - 1])

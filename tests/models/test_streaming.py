@@ -132,6 +132,15 @@ def test_several_steps_may_be_executed_together():
     np.testing.assert_allclose(*J, rtol=1e-5)
 
 
+def test_a_strategy_of_one_device_changes_nothing():
+    x, y = data()
+    J = [steps_of(MODELS["BSR"]().fit(stream(x, y), epochs=3, verbose=0))]
+    with tf.distribute.OneDeviceStrategy("CPU:0").scope():
+        model = MODELS["BSR"]()
+    J.append(steps_of(model.fit(stream(x, y), epochs=3, verbose=0)))
+    np.testing.assert_allclose(*J, rtol=1e-5)
+
+
 def test_a_checkpoint_resumes_to_the_bit(tmp_path):
     x, y = data()
 
