@@ -16,6 +16,7 @@ from keras_bilinear.models.alternating_model import AlternatingModel
 from keras_bilinear.models.bilinear import BilinearLogisticRegression, BilinearSoftmaxRegression
 from keras_bilinear.models.conversion import from_dense, to_dense
 from keras_bilinear.models.linear import LinearLogisticRegression, LinearSoftmaxRegression
+from keras_bilinear.models.normalization import fold_normalization
 from keras_bilinear.monitoring.report import ConvergenceReport
 from keras_bilinear.parts.bilinear_map import BilinearMap
 from keras_bilinear.parts.initializers import OrthogonalizedUniform
@@ -55,6 +56,7 @@ __all__ = [
     "compression_report",
     "export_saved_model",
     "export_tflite",
+    "fold_normalization",
     "from_dense",
     "losses",
     "penalties",

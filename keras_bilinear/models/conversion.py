@@ -9,7 +9,8 @@ from keras import ops
 from keras_bilinear.arguments import image_shape, positive_integer
 from keras_bilinear.maths.bilinear import truncated_factors
 from keras_bilinear.models.bilinear import BilinearLogisticRegression, BilinearRegression, BilinearSoftmaxRegression
-from keras_bilinear.models.linear_sources import LinearSource, gives_logits, keras_source
+from keras_bilinear.models.linear_sources import LinearSource, gives_logits, source_of
+from keras_bilinear.models.normalization import nearest_product
 from keras_bilinear.models.regression import ImageRegression
 
 
@@ -37,7 +38,7 @@ def to_dense(model: ImageRegression) -> keras.Sequential:
 
 
 def from_dense(
-    dense: keras.Model | keras.layers.Dense,
+    dense: Any,
     rank: int,
     input_shape: tuple[int, int] | tuple[int, int, int],
     alpha: float = 1e-3,
@@ -50,7 +51,8 @@ def from_dense(
 
     Args:
         dense: A built `Dense` layer with K units, or a model whose only layer with weights is one and that gives
-            z = W x + bias of the pixels x, or the probabilities of z. Random images are the proof of it.
+            z = W x + bias of the pixels x, or the probabilities of z; or one of scikit-learn, as for `compress`.
+            Random images are the proof of it.
         rank: L of the result.
         input_shape: (M, N) or (M, N, 1) of the images, row by row in the dense kernel's input.
         alpha: Weight of the penalty in the result, for further training.
@@ -63,11 +65,14 @@ def from_dense(
         ValueError: if there is not exactly one `Dense` layer with weights, its kernel has not M N rows, it holds
             NaN or infinity, or what the model gives for random images is not what its kernel says.
     """
-    return nearest(keras_source(dense), rank, input_shape, alpha, penalty)
+    return nearest(source_of(dense), rank, input_shape, alpha, penalty)
 
 
 def nearest(source: LinearSource, rank: int, input_shape: Any, alpha: float, penalty: str) -> BilinearRegression:
-    """The bilinear model of rank L closest to `source`, which is proven to be what its weights say."""
+    """The bilinear model of rank L closest to `source`, which is proven to be what its weights say.
+
+    Where the spread of the pixels is known, what is truncated is W of pixels in this unit.
+    """
     M, N = checked_size(source, input_shape)
     rank = positive_integer("rank", rank)
     gives_logits(source, (M, N))
@@ -80,11 +85,25 @@ def nearest(source: LinearSource, rank: int, input_shape: Any, alpha: float, pen
         "input_shape": input_shape,
     }
     model = BilinearLogisticRegression(**settings) if K == 1 else BilinearSoftmaxRegression(K, **settings)
-    W = ops.convert_to_tensor(source.kernel.T.reshape(K, M, N))
-    model.head.assign_factors(*truncated_factors(W, rank))
+    rows, columns = spreads(source, (M, N))
+    A, B = truncated_factors(ops.convert_to_tensor(in_spreads(source, (M, N))), rank)
+    model.head.assign_factors(A / rows[:, None], B / columns[:, None])
     if source.bias is not None:
         model.head.bias.assign(source.bias)
     return model
+
+
+def in_spreads(source: LinearSource, size: tuple[int, int]) -> np.ndarray:
+    """W (K, M, N) of pixels that are measured in their spreads: what counts is what changes scores."""
+    rows, columns = spreads(source, size)
+    return source.kernel.T.reshape(-1, *size) * np.outer(rows, columns).astype("float32")
+
+
+def spreads(source: LinearSource, size: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+    """r (M,) and c (N,), whose product is how much a pixel varies; ones where nothing is known of it."""
+    spread = np.ones(size) if source.spread is None else source.spread.reshape(size)
+    rows, columns = nearest_product(spread)
+    return rows.astype("float32"), columns.astype("float32")
 
 
 def checked_size(source: LinearSource, input_shape: Any) -> tuple[int, int]:

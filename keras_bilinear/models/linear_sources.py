@@ -32,6 +32,7 @@ class LinearSource(NamedTuple):
         classes: The labels of its classes in order, or None for 0..K-1.
         rounding: By how much of themselves the numbers it computes with are rounded; 0 for float32 and better.
         loss: What a Keras model was compiled with.
+        spread: How much each pixel varies, (M N,), where a scaler has told.
     """
 
     kernel: np.ndarray
@@ -42,6 +43,7 @@ class LinearSource(NamedTuple):
     classes: list[Any] | None = None
     rounding: float = 0.0
     loss: Any = None
+    spread: np.ndarray | None = None
 
 
 class LinearClassifier(Protocol):
@@ -57,6 +59,8 @@ class LinearClassifier(Protocol):
 
 def source_of(model: keras.Model | keras.layers.Dense | LinearClassifier) -> LinearSource:
     """What `compress` takes, as a source, or a ValueError that says what was received."""
+    if hasattr(model, "steps"):
+        return pipeline_source(model)
     return scikit_learn_source(model) if hasattr(model, "coef_") else keras_source(model)
 
 
@@ -146,11 +150,10 @@ def scikit_learn_source(model: LinearClassifier) -> LinearSource:
         )
     coefficients = model.coef_.toarray() if hasattr(model.coef_, "toarray") else np.atleast_2d(model.coef_)
     intercept = np.atleast_1d(model.intercept_)
-    nameless = copy.copy(model)  # takes arrays without a warning, though the model was fitted to a table
-    vars(nameless).pop("feature_names_in_", None)
+    classifier = nameless(model)
 
     def outputs(images: np.ndarray) -> np.ndarray:
-        p = np.asarray(nameless.predict_proba(images.reshape(len(images), -1).astype("float64")))
+        p = np.asarray(classifier.predict_proba(images.reshape(len(images), -1).astype("float64")))
         return p[:, 1:] if p.shape[1:] == (2,) else p  # two classes have one score
 
     return LinearSource(
@@ -160,6 +163,39 @@ def scikit_learn_source(model: LinearClassifier) -> LinearSource:
         name=type(model).__name__,
         classes=np.asarray(model.classes_).tolist(),
     )
+
+
+def pipeline_source(model: Any) -> LinearSource:
+    """A fitted `Pipeline` of a `StandardScaler` and such a classifier: the scaler is folded into the weights.
+
+    Raises:
+        ValueError: for other steps.
+    """
+    steps = [step for _, step in model.steps]
+    if len(steps) != 2 or not all(hasattr(steps[0], name) for name in ("with_mean", "scale_")):
+        names = ", ".join(type(step).__name__ for step in steps)
+        raise ValueError(
+            f"Expected a fitted Pipeline of a StandardScaler and a linear classifier. Received: one of {names}"
+        )
+    scaler, source = nameless(steps[0]), scikit_learn_source(steps[1])
+    kernel, bias = source.kernel.astype("float64"), 0.0 if source.bias is None else source.bias.astype("float64")
+    kernel = kernel if scaler.scale_ is None else kernel / scaler.scale_[:, None]
+    bias = bias if not scaler.with_mean else bias - scaler.mean_ @ kernel
+
+    def outputs(images: np.ndarray) -> np.ndarray:
+        return source.outputs(scaler.transform(images.reshape(len(images), -1).astype("float64")))
+
+    bias = float32(np.broadcast_to(bias, (kernel.shape[1],)))
+    return source._replace(
+        kernel=float32(kernel), bias=bias if bias.any() else None, outputs=outputs, spread=scaler.scale_
+    )
+
+
+def nameless(model: Any) -> Any:
+    """A copy that takes arrays without a warning, though the model was fitted to a table."""
+    copied = copy.copy(model)
+    vars(copied).pop("feature_names_in_", None)
+    return copied
 
 
 def float32(weights: Any) -> np.ndarray:

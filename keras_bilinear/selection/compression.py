@@ -12,7 +12,7 @@ from keras_bilinear.data.arrays import class_indices
 from keras_bilinear.data.unusual import warn_of_guess, warn_of_rank
 from keras_bilinear.export import inference_graph, tflite_content
 from keras_bilinear.models.bilinear import BilinearRegression
-from keras_bilinear.models.conversion import checked_size, nearest
+from keras_bilinear.models.conversion import checked_size, in_spreads, nearest
 from keras_bilinear.models.linear_sources import LinearSource, gives_logits, source_of
 
 BATCH = 4096
@@ -35,7 +35,8 @@ def compress(
     Args:
         model: A built `Dense` layer on flattened images, a Keras model whose only layer with weights is one, or a
             fitted linear classifier of scikit-learn with `predict_proba`, such as `LogisticRegression`, on
-            flattened images. Random images prove that it gives z = W x + bias of the pixels x, or the soft-max.
+            flattened images, alone or behind a `StandardScaler` in a `Pipeline`. Random images prove that it gives
+            z = W x + bias of the pixels x, or the soft-max.
         rank: L of the result.
         input_shape: (M, N) of the images. May be left out where a Keras model says it, or, with a warning, for
             square images.
@@ -61,7 +62,7 @@ def compress(
     source = source_of(model)
     M, N = checked_size(source, image_size(source) if input_shape is None else input_shape)
     if tolerance is not None:
-        rank = least_rank(source.kernel.T.reshape(-1, M, N), tolerance)
+        rank = least_rank(in_spreads(source, (M, N)), tolerance)
     model = nearest(source, positive_integer("rank", rank), (M, N), alpha, penalty)
     if input_shape is None and source.size is None:
         warn_of_guess(len(source.kernel), (M, N), "input_shape")

@@ -12,6 +12,8 @@ from keras_bilinear.arguments import non_negative, positive_integer
 from keras_bilinear.data.arrays import checked_weights
 from keras_bilinear.data.unusual import warn_of_guess
 from keras_bilinear.models.bilinear import BilinearLogisticRegression, BilinearRegression, BilinearSoftmaxRegression
+from keras_bilinear.models.normalization import Moments, expect_same, folded_regression
+from keras_bilinear.selection.standardization import checked_way, moments_of_images
 from keras_bilinear.stopping.automatic_rank import AutomaticRank
 from keras_bilinear.stopping.convergence import ADVICE_IF_STALLED, BlockConvergence, ConvergenceWarning
 from keras_bilinear.stopping.separation import SeparationStop
@@ -55,6 +57,9 @@ class BilinearClassifier(ClassifierMixin, BaseEstimator):
         class_weight: Weight of each class as {label: weight}, or "balanced"; multiplies the sample weights.
         random_state: Integer for reproducible initial factors, or anything else scikit-learn takes.
         input_scale: Factor from the pixels of X to those the weights are for, > 0: 1/255 takes bytes as they are.
+        standardize: "rows", "columns" or True: the fit sees images less the mean of every pixel, divided by a scale
+            of each row, of each column, or of both. `model_` takes images as they are, for what was done is folded
+            into its factors and its bias; it has as many numbers as without.
         verbose: As in Keras: 0 is silent, 1 shows a progress bar for each sweep, 2 a line.
 
     Attributes:
@@ -89,6 +94,7 @@ class BilinearClassifier(ClassifierMixin, BaseEstimator):
         random_state: Any = None,
         verbose: int = 0,
         input_scale: float = 1.0,
+        standardize: Any = None,
     ):
         self.rank = rank
         self.alpha = alpha
@@ -101,6 +107,7 @@ class BilinearClassifier(ClassifierMixin, BaseEstimator):
         self.random_state = random_state
         self.verbose = verbose
         self.input_scale = input_scale
+        self.standardize = standardize
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "BilinearClassifier":
         """Fits the model anew.
@@ -116,14 +123,16 @@ class BilinearClassifier(ClassifierMixin, BaseEstimator):
         max_iter = positive_integer("max_iter", self.max_iter)
         tol = non_negative("tol", self.tol)
         stop = AutomaticRank(tol) if isinstance(self.rank, str) else BlockConvergence(tol)
+        checked_way(self.standardize)
         images, classes, weight = self._checked(X, y, sample_weight)
+        moments = None if self.standardize is None else self._moments(images, weight)
         self.model_ = self._new_model()
         # Only the solver is a graph, one for all fits: a graph of the step around it would be traced for each.
         self.model_.compile(jit_compile=False, run_eagerly=True)
         stop.warns = False  # in the words of Keras' arguments
         separation = SeparationStop()
         self.model_.fit(
-            images,
+            images if moments is None else moments.standardized(images),
             classes,
             sample_weight=weight,
             epochs=max_iter,
@@ -131,6 +140,8 @@ class BilinearClassifier(ClassifierMixin, BaseEstimator):
             verbose=self.verbose,
         )
         self.n_iter_ = int(self.model_.schedule.sweep.numpy())
+        if moments is not None:
+            self.model_ = self._folded(moments)
         if not stop.converged and not separation.reason:
             self._warn(stop)
         return self
@@ -150,6 +161,22 @@ class BilinearClassifier(ClassifierMixin, BaseEstimator):
         if shape is None and self.image_shape is None:
             warn_of_guess(rows.shape[1], self.image_shape_, "image_shape")
         return rows.reshape(-1, *self.image_shape_), classes, weight
+
+    def _moments(self, images: np.ndarray, weight: np.ndarray) -> Moments:
+        """What the images less, and divided by, are standard; a ValueError without a bias to take the mean in."""
+        if not self.use_bias:
+            raise ValueError("Expected `use_bias=True` with `standardize`: a mean is folded into the bias")
+        return moments_of_images(images, weight, self.standardize)
+
+    def _folded(self, moments: Moments) -> BilinearRegression:
+        """The fitted model for images as they are; it tells of the fit as the one that was fitted does."""
+        fitted = self.model_
+        scaled = Moments(*(part * self.input_scale for part in moments))
+        folded = folded_regression(fitted, scaled, input_scale=self.input_scale)
+        expect_same(lambda X: fitted(moments.standardized(X)), folded, moments)
+        folded.compile(jit_compile=False, run_eagerly=True)
+        folded._last_fit = fitted._last_fit
+        return folded
 
     def _warn(self, stop: BlockConvergence | AutomaticRank) -> None:
         """Says in the words of these settings why the fit has not converged."""
@@ -174,7 +201,7 @@ class BilinearClassifier(ClassifierMixin, BaseEstimator):
             "input_shape": self.image_shape_,
             "seed": int(check_random_state(self.random_state).randint(2**31 - 1)),
             "dtype": "float32",
-            "input_scale": self.input_scale,
+            "input_scale": self.input_scale if self.standardize is None else 1.0,
         }
         K = len(self.classes_)
         return BilinearLogisticRegression(**settings) if K == 2 else BilinearSoftmaxRegression(K, **settings)

@@ -16,8 +16,6 @@ from sklearn.linear_model import (
     SGDClassifier,
 )
 from sklearn.multiclass import OneVsRestClassifier
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC, LinearSVC
 
 import keras_bilinear as kb
@@ -180,7 +178,6 @@ OTHERWISE = {
 }
 NOT_LINEAR = {
     "one against the rest": lambda: fitted(OneVsRestClassifier(LogisticRegression()), 3),
-    "pipeline": lambda: fitted(make_pipeline(StandardScaler(), LogisticRegression()), 3),
     "RBF": lambda: fitted(SVC(), 3),
     "classifier": kb.BilinearClassifier,
     "None": lambda: None,
