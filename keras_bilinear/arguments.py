@@ -95,13 +95,13 @@ def plain_text(value: Any) -> Any:
 
 
 def image_shape(name: str, value: Any) -> tuple[int, ...]:
-    """`value` as (M, N) or (M, N, 1), or a ValueError."""
+    """`value` as (M, N) or (M, N, C), or a ValueError."""
     sizes = list(value) if isinstance(value, list | tuple | np.ndarray | tf.TensorShape) else []
     shape = tuple(size for size in map(whole, sizes) if size is not None and 1 <= size <= LARGEST_INT32)
-    if len(shape) != len(sizes) or not (len(shape) == 2 or (len(shape) == 3 and shape[2] == 1)):
+    if len(shape) != len(sizes) or len(shape) not in (2, 3):
         raise ValueError(
-            f"Expected `{name}` to be (M, N) or (M, N, 1), whole numbers: the models take a batch of matrices, "
-            f"without other channels. Received: {name}={shown(value)}"
+            f"Expected `{name}` to be (M, N), (M, N, 1) or, of images with channels, (M, N, C), whole numbers. "
+            f"Received: {name}={shown(value)}"
         )
     return shape
 

@@ -1,5 +1,6 @@
 """What is known of a model and of its files: values only, ready for JSON."""
 
+import math
 from dataclasses import dataclass
 
 import keras
@@ -65,8 +66,9 @@ def model_facts(model: keras.Model) -> ModelFacts:
     source = exportable(model)
     K, L, costs = source.units, None if source.factors is None else len(source.factors[0]), None
     if source.network is None:
-        M, N = source.image_shape
-        costs = {layout: multiply_adds(M, N, K, L, layout) for layout in source.layouts}
+        M = source.image_shape[0] if source.factors is None else source.factors[0].shape[1]
+        pixels = math.prod(source.image_shape)
+        costs = {layout: multiply_adds(M, pixels // M, K, L, layout) for layout in source.layouts}
     return ModelFacts(
         kind=type(model).__name__,
         image=source.image_shape,

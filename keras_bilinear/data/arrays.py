@@ -97,7 +97,8 @@ def check_image_shape(name: str, shape: tuple[int | None, ...], size: tuple[int,
     if len(shape) == 4 and shape[3] not in (1, None):
         raise ValueError(
             f"{expected}, images with one channel. Lay the channels side by side, `x.reshape(*x.shape[:2], -1)`, "
-            f"or take their mean, `x.mean(axis=-1)`. {received}"
+            "or take their mean, `x.mean(axis=-1)`, or give the model `input_shape` (M, N, C) and `rows`. "
+            f"{received}"
         )
     if size is not None and not is_compatible(shape[1:3], size):
         raise ValueError(f"Expected images of {size[0]} x {size[1]}, the size the model was built for. {received}")

@@ -41,6 +41,7 @@ class Exportable:
         outputs: The name and the shape, for an image, of all that a network gives where it is taken as it is; then
             K is the number of all of them, side by side.
         input_scale: Of one of our models that scales its pixels itself; None for any other.
+        as_matrices: Of one of our models, from images (T, ...) to the matrices that its weights are for.
     """
 
     image_shape: tuple[int, ...]
@@ -54,6 +55,7 @@ class Exportable:
     network: keras.Model | None = None
     outputs: Outputs | None = None
     input_scale: float | None = None
+    as_matrices: Callable[[Any], Any] | None = None
 
 
 def exportable(model: keras.Model, output: str = "probabilities") -> Exportable:
@@ -71,7 +73,7 @@ def exportable(model: keras.Model, output: str = "probabilities") -> Exportable:
         )
     W, bias, is_bilinear = model.weight_matrices(), model.head.bias, isinstance(model, BilinearRegression)
     return Exportable(
-        model.image_size,
+        model.image_shape,
         model.units,
         layouts=LAYOUTS if is_bilinear else LAYOUTS[1:],
         is_fitted=bool(W.any()),
@@ -80,6 +82,7 @@ def exportable(model: keras.Model, output: str = "probabilities") -> Exportable:
         kernel=None if is_bilinear else as_numpy(model.head.kernel),
         bias=None if bias is None else as_numpy(bias),
         input_scale=None if model.input_scale == 1 else model.input_scale,
+        as_matrices=model._as_matrices,
     )
 
 

@@ -100,8 +100,12 @@ def graph_of_ours(
         assert model.kernel is not None
         layout, weights = "merged", (rounded(model.kernel.astype("float64") * input_scale),)
     bias = None if model.bias is None else finite_float32(model.bias)
-    z, parameters = scores(weights, bias, quantized), count(weights, bias)
+    of_matrices, parameters = scores(weights, bias, quantized), count(weights, bias)
     squash = {"logits": tf.identity, "probabilities": tf.sigmoid if model.units == 1 else tf.nn.softmax}[output]
+
+    def z(X: Tensor) -> Tensor:
+        return of_matrices(X if model.as_matrices is None else model.as_matrices(X))
+
     return InferenceGraph(model, z, squash, output, False, layout, parameters)
 
 

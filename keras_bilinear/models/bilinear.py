@@ -41,8 +41,9 @@ class BilinearRegression(ImageRegression):
         name: str | None,
         dtype: Any,
         input_scale: float,
+        rows: Any,
     ):
-        super().__init__(units, alpha, use_bias, input_shape, name, dtype, input_scale)
+        super().__init__(units, alpha, use_bias, input_shape, name, dtype, input_scale, rows)
         self._rank_is_automatic = isinstance(rank, str) and rank == "auto"
         factor_penalty = penalties.get(penalty, alpha)
         if self._rank_is_automatic and not factor_penalty.has_optimal_rank:
@@ -174,12 +175,19 @@ class BilinearSoftmaxRegression(BilinearRegression):
         alpha: Weight of the penalty, >= 0; 0 leaves the factors of separable images without bound.
         penalty: "product" (the paper's choice), "sum" or "frobenius".
         use_bias: Whether each class has an intercept, which is not penalised.
-        input_shape: (M, N) or (M, N, 1); without it the model is built by the first data it sees.
+        input_shape: (M, N) or (M, N, 1); without it the model is built by the first data it sees. (M, N, C), with
+            `rows`, for images with C channels.
         seed: Integer for reproducible initial factors.
         name: Name of the model.
         dtype: Dtype or policy, as for any Keras layer.
         input_scale: Factor from the pixels that the model is given to those its weights are for, > 0: with 1/255 it
             takes bytes, 0..255, in `fit`, `predict` and everywhere else, and keeps them as bytes in memory.
+        rows: Which axes of an image (M, N, C) make the rows of a matrix, as in `ToMatrix`: 1 for M x (N C), (1, 2)
+            for (M N) x C. The others, in their order, make its columns. Images (T, M, N, C) are then taken, in
+            arrays and in a `tf.data.Dataset`, or such matrices; `filter_images` has the shape of the images.
+
+    Raises:
+        ValueError: for an argument of another kind, for channels without `rows`, and for `rows` without them.
 
     Example:
         >>> model = BilinearSoftmaxRegression(units=10, rank=3, alpha=1e-3)
@@ -199,9 +207,10 @@ class BilinearSoftmaxRegression(BilinearRegression):
         name: str | None = None,
         dtype: Any = None,
         input_scale: float = 1.0,
+        rows: Any = None,
     ):
         super().__init__(
-            at_least_two(units), rank, alpha, penalty, use_bias, input_shape, seed, name, dtype, input_scale
+            at_least_two(units), rank, alpha, penalty, use_bias, input_shape, seed, name, dtype, input_scale, rows
         )
 
     def get_config(self) -> dict[str, Any]:
@@ -231,5 +240,6 @@ class BilinearLogisticRegression(BilinearRegression):
         name: str | None = None,
         dtype: Any = None,
         input_scale: float = 1.0,
+        rows: Any = None,
     ):
-        super().__init__(1, rank, alpha, penalty, use_bias, input_shape, seed, name, dtype, input_scale)
+        super().__init__(1, rank, alpha, penalty, use_bias, input_shape, seed, name, dtype, input_scale, rows)

@@ -17,6 +17,7 @@ from keras_bilinear.data.arrays import (
     the_only_batch,
 )
 from keras_bilinear.data.held_out import train_validation_split
+from keras_bilinear.data.laid_out import laid_out, options_laid_out
 from keras_bilinear.data.mapped import unmapped
 from keras_bilinear.data.options import Forms, checked_numbers, checked_options
 from keras_bilinear.data.survey import checked_batches, is_stream
@@ -25,6 +26,7 @@ from keras_bilinear.models.alternation import AlternatingTraining
 from keras_bilinear.models.fitting import listed, refuse_frozen, refuse_replicas
 from keras_bilinear.models.full_batch import refuse_change
 from keras_bilinear.models.stream_options import expect_streamable
+from keras_bilinear.parts.image_layout import ImageLayout
 from keras_bilinear.parts.layers_within import refuse_quantized
 from keras_bilinear.stopping.separation import SeparationStop
 
@@ -42,6 +44,7 @@ class CheckedCalls(Host):
     alpha: float
     input_scale: float
     image_size: tuple[int, int]
+    _layout: ImageLayout | None
     head: keras.layers.Layer
     _full_batch: bytes | None
 
@@ -76,6 +79,7 @@ class CheckedCalls(Host):
     ) -> Batch:
         """The data as arrays this model can train on; changes nothing."""
         refuse_quantized(self)
+        x = laid_out(x, self._layout)
         size = self._forms.size if size is None else size
         return checked_batch(x, y, self.units, sample_weight, class_weight, size, self._solver_dtype)
 
@@ -88,6 +92,7 @@ class CheckedCalls(Host):
     def _batches(self, dataset: tf.data.Dataset) -> Iterator[Batch]:
         """The batches of a data set, each as `_checked` has it."""
         refuse_quantized(self)
+        dataset = laid_out(dataset, self._layout)
         for batch in checked_batches(dataset, self.units, None, self._forms.size, self._solver_dtype):
             self._build_for(batch)
             yield batch
@@ -96,6 +101,7 @@ class CheckedCalls(Host):
         if self._trains_exactly:
             names = ("x", "y", "sample_weight")
             options |= dict(zip(names, unmapped(*(options.get(name) for name in names)), strict=True))
+        options = options_laid_out(options, self._layout)
         options = checked_options(options, self._forms, repeats=self._trains_exactly)
         if options.get("class_weight") is not None:
             # Every class by its number: Keras refuses a data set's classes that are left out.
@@ -169,6 +175,7 @@ class CheckedCalls(Host):
     ) -> Any:
         """As in Keras, with arrays checked as `fit` checks them; compiles with the defaults as `fit` does."""
         checked_numbers({"batch_size": batch_size, "steps": steps})
+        x = laid_out(x, self._layout)
         if is_array(x):
             x, y, sample_weight = self._checked(x, y, sample_weight)
         elif isinstance(x, tf.data.Dataset):
@@ -190,7 +197,7 @@ class CheckedCalls(Host):
         steps: int | None = None,
         callbacks: Any = None,
     ) -> np.ndarray:
-        """As in Keras, with the shape of the images checked: (T, M, N) or (T, M, N, 1) -> (T, K)."""
+        """As in Keras, with the shape of the images checked: (T, M, N), or (T, M, N, C) with `rows`, -> (T, K)."""
         numbers = checked_numbers({"batch_size": batch_size, "steps": steps})
         return super().predict(self._checked_images(x), verbose=verbose, callbacks=callbacks, **numbers)
 
@@ -200,6 +207,7 @@ class CheckedCalls(Host):
 
     def _checked_images(self, x: Any) -> Any:
         """Images for `predict`, or a ValueError; what they hold is not looked at."""
+        x = laid_out(x, self._layout)
         if is_array(x):
             x = as_array(x, "x")
             check_image_shape("x", x.shape, self._forms.size)

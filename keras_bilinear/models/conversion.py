@@ -21,17 +21,17 @@ def to_dense(model: ImageRegression) -> keras.Sequential:
         model: A fitted BLR, BSR, LLR or LSR.
 
     Returns:
-        A model from images (T, M, N) to probabilities (T, K) that loads without this package.
+        A model from images (T, M, N), or (T, M, N, C), to probabilities (T, K) that loads without this package.
 
     Raises:
         ValueError: if the model is of another kind or has no weights yet.
     """
     if not isinstance(model, ImageRegression):
         raise ValueError(f"Expected a regression model of keras_bilinear. Received: {type(model).__name__}")
-    W, bias = model.weight_matrices(), model.head.bias
+    W, bias = model.filter_images(), model.head.bias
     activation = "sigmoid" if model.units == 1 else "softmax"
     dense = keras.layers.Dense(model.units, activation=activation, use_bias=bias is not None)
-    result = keras.Sequential([keras.Input(model.image_size), keras.layers.Flatten(), dense])
+    result = keras.Sequential([keras.Input(model.image_shape), keras.layers.Flatten(), dense])
     kernel = W.reshape(model.units, -1).T
     dense.set_weights([kernel] if bias is None else [kernel, ops.convert_to_numpy(bias.value)])
     return result

@@ -27,8 +27,9 @@ class LinearBaseline(ImageRegression):
         name: str | None,
         dtype: Any,
         input_scale: float,
+        rows: Any,
     ):
-        super().__init__(units, alpha, use_bias, input_shape, name, dtype, input_scale)
+        super().__init__(units, alpha, use_bias, input_shape, name, dtype, input_scale, rows)
         self.ridge = penalties.Ridge(alpha)
         self.head = keras.layers.Dense(
             self.units,
@@ -112,11 +113,18 @@ class LinearSoftmaxRegression(LinearBaseline):
         units: K, the number of classes, 2 or more.
         alpha: Weight of the penalty 1/2 |W|^2, >= 0; 0 leaves the filters of separable images without bound.
         use_bias: Whether each class has an intercept, which is not penalised.
-        input_shape: (M, N) or (M, N, 1); without it the model is built by the first data it sees.
+        input_shape: (M, N) or (M, N, 1); without it the model is built by the first data it sees. (M, N, C), with
+            `rows`, for images with C channels.
         name: Name of the model.
         dtype: Dtype or policy, as for any Keras layer.
         input_scale: Factor from the pixels that the model is given to those its weights are for, > 0: with 1/255 it
             takes bytes, 0..255, in `fit`, `predict` and everywhere else, and keeps them as bytes in memory.
+        rows: Which axes of an image (M, N, C) make the rows of a matrix, as in `ToMatrix`: 1 for M x (N C), (1, 2)
+            for (M N) x C. The others, in their order, make its columns. Images (T, M, N, C) are then taken, in
+            arrays and in a `tf.data.Dataset`, or such matrices; `filter_images` has the shape of the images.
+
+    Raises:
+        ValueError: for an argument of another kind, for channels without `rows`, and for `rows` without them.
 
     Example:
         >>> LinearSoftmaxRegression(units=10, alpha=1e-4).fit(x_train, y_train, epochs=5)
@@ -131,8 +139,9 @@ class LinearSoftmaxRegression(LinearBaseline):
         name: str | None = None,
         dtype: Any = None,
         input_scale: float = 1.0,
+        rows: Any = None,
     ):
-        super().__init__(at_least_two(units), alpha, use_bias, input_shape, name, dtype, input_scale)
+        super().__init__(at_least_two(units), alpha, use_bias, input_shape, name, dtype, input_scale, rows)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "units": self.units}
@@ -153,5 +162,6 @@ class LinearLogisticRegression(LinearBaseline):
         name: str | None = None,
         dtype: Any = None,
         input_scale: float = 1.0,
+        rows: Any = None,
     ):
-        super().__init__(1, alpha, use_bias, input_shape, name, dtype, input_scale)
+        super().__init__(1, alpha, use_bias, input_shape, name, dtype, input_scale, rows)

@@ -6,13 +6,14 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_bilinear.arguments import boolean, image_shape, non_negative, plain_text, positive, positive_integer
+from keras_bilinear.arguments import boolean, non_negative, plain_text, positive, positive_integer
 from keras_bilinear.data.arrays import Batch
 from keras_bilinear.maths.bilinear import Samples, Tensor
 from keras_bilinear.models.alternation import AlternatingTraining
 from keras_bilinear.models.checked_calls import CheckedCalls
 from keras_bilinear.models.full_batch import exact_options, exact_step
 from keras_bilinear.models.measures import Measured
+from keras_bilinear.models.on_images import OnImages
 from keras_bilinear.models.reading import Reading, reading_step
 from keras_bilinear.models.streaming import prepare_stream
 from keras_bilinear.parts.factored_layer import expect_floating
@@ -26,13 +27,12 @@ from keras_bilinear.parts.losses import (
     targets,
     the_only_loss,
 )
-from keras_bilinear.parts.matrices import as_matrices, shape_of, size_of_images
 from keras_bilinear.parts.optimizers import BlockLineSearch
 from keras_bilinear.solver.descent import Solution
 from keras_bilinear.solver.images import Images
 
 
-class ImageRegression(Measured, CheckedCalls, AlternatingTraining, keras.Model):
+class ImageRegression(Measured, OnImages, CheckedCalls, AlternatingTraining, keras.Model):
     """What the four models share: y = f(z(X)) for images X, fitted by either regime of `fit`.
 
     Subclasses provide the `head` layer that maps X to z, and `_solve_active_block`.
@@ -53,13 +53,14 @@ class ImageRegression(Measured, CheckedCalls, AlternatingTraining, keras.Model):
         name: str | None,
         dtype: Any,
         input_scale: float,
+        rows: Any,
     ):
         super().__init__(name=plain_text(name), dtype=dtype)
         expect_floating(self.dtype_policy)
         self.input_scale = positive("input_scale", input_scale)
         self.units = positive_integer("units", units)
         self.use_bias = boolean("use_bias", use_bias)
-        self._declared_shape = None if input_shape is None else image_shape("input_shape", input_shape)
+        self._declare(input_shape, rows)
         non_negative("alpha", alpha)
         self._jit_solver = False
         self._jit_choice: bool | str = "auto"
@@ -68,56 +69,16 @@ class ImageRegression(Measured, CheckedCalls, AlternatingTraining, keras.Model):
         self._streamed = False
         self._compiled_parts_built = False
 
-    def build(self, input_shape: tuple[int | None, ...]) -> None:
-        size = size_of_images(input_shape)
-        if self.built and size != self.image_size:
-            raise ValueError(
-                f"Expected images of {self.image_size}, as built. Received: input of shape {input_shape}"
-            )
-        if not self.built:
-            self.image_size = size
-            self._build_head(input_shape)
-
-    def _build_head(self, input_shape: tuple[int | None, ...]) -> None:
-        """Creates the parameters for images of `input_shape`."""
-        self.head.build(input_shape)
-
-    def _build_from_declaration(self) -> None:
-        """Builds at once when the constructor was told the shape of an image."""
-        if self._declared_shape is not None:
-            self.build((None, *self._declared_shape))
-
     def call(self, X: Tensor) -> Tensor:
-        """Probabilities (T, K) of images (T, M, N) or (T, M, N, 1); (T, 1) for binary models."""
+        """Probabilities (T, K) of images (T, M, N), (T, M, N, 1) or as `rows` has it; (T, 1) for binary models."""
         X = self._as_matrices(X)
         z = self._scores(X if self.input_scale == 1 else self.input_scale * ops.cast(X, self._solver_dtype))
         z = ops.cast(z, keras.backend.result_type(z.dtype, "float32"))
         return keras.activations.sigmoid(z) if self.units == 1 else keras.activations.softmax(z)
 
-    def _as_matrices(self, X: Tensor) -> Tensor:
-        """(T, M, N) from (T, M, N) or (T, M, N, 1), checked even in a graph that has forgotten the shape."""
-        shape = shape_of(X)
-        if shape is not None and (len(shape) > 4 or (len(shape) == 4 and shape[3] not in (1, None))):
-            M, N = self.image_size
-            raise ValueError(f"Expected images of shape (T, {M}, {N}) or (T, {M}, {N}, 1). Received: {shape}")
-        return as_matrices(X, self.image_size)
-
-    def _images(self, pixels: Tensor) -> Images:
-        """Images (T, M, N) as the solver takes them, from pixels in the dtype it computes in or as bytes."""
-        pixels = self._as_matrices(pixels)
-        are_bytes = keras.backend.standardize_dtype(pixels.dtype) == "uint8"
-        if self.input_scale == 1 and not are_bytes:
-            return Images(pixels)
-        dtype = self._solver_dtype if are_bytes else pixels.dtype
-        return Images(pixels, ops.convert_to_tensor(self.input_scale, dtype=dtype))
-
     def _scores(self, X: Tensor) -> Tensor:
         """z (T, K) in the compute dtype, the penalty among the losses."""
         return self.head(X)
-
-    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        size_of_images(input_shape)
-        return (input_shape[0], self.units)
 
     def compile(
         self,
@@ -295,6 +256,7 @@ class ImageRegression(Measured, CheckedCalls, AlternatingTraining, keras.Model):
             "use_bias": self.use_bias,
             "input_scale": self.input_scale,
             "input_shape": self._declared_shape,
+            "rows": self.rows,
             "name": self.name,
             "dtype": keras.dtype_policies.serialize(self.dtype_policy),
         }

@@ -47,16 +47,7 @@ class ToMatrix(keras.layers.Layer):
 
     def sizes(self, shape: tuple[int | None, ...]) -> tuple[tuple[int, ...], int, int]:
         """The axes in their new order, and how many rows and columns they make, or a ValueError."""
-        axes = tuple(axis + len(shape) if axis < 0 else axis for axis in self.rows + self.columns)
-        if sorted(axes) != list(range(1, len(shape))):
-            raise ValueError(
-                f"Expected `rows` and `columns` to name each of the axes 1 to {len(shape) - 1} once. Received: "
-                f"rows={self.rows}, columns={self.columns} for an input of shape {tuple(shape)}"
-            )
-        if None in shape[1:] or 0 in shape[1:]:
-            raise ValueError(f"Expected an input of known, non-zero size. Received: input of shape {tuple(shape)}")
-        M, N = (math.prod(shape[axis] or 0 for axis in part) for part in parted(axes, len(self.rows)))
-        return axes, M, N
+        return sizes(self.rows, self.columns, shape)
 
     def call(self, X: Tensor) -> Tensor:
         axes, M, N = self.sizes(tuple(X.shape))
@@ -84,6 +75,26 @@ def checked_axes(name: str, axes: Any) -> tuple[int, ...]:
             f"Received: {name}={axes!r}"
         )
     return tuple(given)
+
+
+def sizes(
+    rows: tuple[int, ...], columns: tuple[int, ...], shape: tuple[int | None, ...]
+) -> tuple[tuple[int, ...], int, int]:
+    """The axes of a batch of this shape in their new order, and how many rows and columns they make.
+
+    Raises:
+        ValueError: if an axis is missing or named twice, or its size is not known.
+    """
+    axes = tuple(axis + len(shape) if axis < 0 else axis for axis in rows + columns)
+    if sorted(axes) != list(range(1, len(shape))):
+        raise ValueError(
+            f"Expected `rows` and `columns` to name each of the axes 1 to {len(shape) - 1} once. Received: "
+            f"rows={rows}, columns={columns} for an input of shape {tuple(shape)}"
+        )
+    if None in shape[1:] or 0 in shape[1:]:
+        raise ValueError(f"Expected an input of known, non-zero size. Received: input of shape {tuple(shape)}")
+    M, N = (math.prod(shape[axis] or 0 for axis in part) for part in parted(axes, len(rows)))
+    return axes, M, N
 
 
 def parted(axes: tuple[int, ...], first: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -38,6 +38,10 @@ def plot_filters(
     The factors are in canonical form: the strongest rank first, a_{l,k} and b_{l,k} of equal length
     sqrt(s_{l,k}), so the height of a curve tells how much its rank matters. The model itself is not changed.
 
+    Filters of images with three channels are drawn in their colours: grey is zero, and what is brighter in a
+    channel raises the score where the image is bright in it. Those of other numbers of channels are drawn as the
+    matrices that `rows` makes of the images.
+
     Args:
         model: A fitted model, or several for the same classes, drawn one below the other.
         path: Where to save the picture; the suffix sets the format. None saves nothing.
@@ -87,7 +91,7 @@ def checked_names(class_names: Sequence[str] | None, K: int) -> list[str]:
 
 def filter_size(model: ImageRegression) -> tuple[float, float]:
     """Width and height of a panel with W_k; bounded, or strips of pixels would be a thread or a tower."""
-    M, N = model.image_size
+    M, N = model.image_shape[:2] if has_colours(model) else model.image_size
     width = COLUMN if model.units > 1 else LONE_COLUMN
     return width, width * min(max(M / N, 0.7), 2.0)
 
@@ -103,7 +107,7 @@ def draw_model(figure: "Figure", model: ImageRegression, names: list[str], top: 
     K, (width, height) = model.units, filter_size(model)
     lefts = [LEFT + k * (width + GAP) for k in range(K)]
     filters = [add_panel(figure, left, top, width, height) for left in lefts]
-    draw_filters(filters, model.weight_matrices(), names)
+    draw_filters(filters, model.filter_images() if has_colours(model) else model.weight_matrices(), names)
     row_label(filters[0], f"{short_name(model)}\n{parameter_count(model):,}\nweights")
     scale = add_panel(figure, lefts[-1] + width + GAP, top, 0.09, height)
     figure.colorbar(filters[0].images[0], cax=scale)
@@ -127,13 +131,20 @@ def draw_model(figure: "Figure", model: ImageRegression, names: list[str], top: 
 
 
 def draw_filters(panels: Sequence["Axes"], W: np.ndarray, names: list[str]) -> None:
-    """The row of W_k on one symmetric colour scale. W (K, M, N)."""
+    """The row of W_k on one symmetric colour scale. W (K, M, N), or (K, M, N, 3) for colours around grey."""
     limit = largest(W)
     size = 9 if max(map(len, names)) < 8 or len(names) == 1 else 8  # "Ankle boot" is as wide as its filter
     for panel, filter_k, name in zip(panels, W, names, strict=True):
-        panel.imshow(filter_k, cmap=RED_TO_BLUE, vmin=-limit, vmax=limit, aspect="auto")
+        # The scale beside colours is that of each channel, from black to its full light.
+        picture, colours = (filter_k, RED_TO_BLUE) if W.ndim == 3 else ((1 + filter_k / limit) / 2, "gray")
+        panel.imshow(picture, cmap=colours, vmin=-limit, vmax=limit, aspect="auto")
         panel.set(xticks=[], yticks=[])
         panel.set_title(name, fontsize=size, pad=3)
+
+
+def has_colours(model: ImageRegression) -> bool:
+    """Whether its images have a red, a green and a blue channel."""
+    return model.image_shape[2:] == (3,)
 
 
 def draw_curves(panels: Sequence["Axes"], factors: np.ndarray, limit: float) -> None:

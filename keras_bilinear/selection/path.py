@@ -259,5 +259,5 @@ def resized(model: BilinearRegression, rank: int, alpha: float) -> BilinearRegre
     """A new model with another rank and alpha, and all other settings of `model`, its image size included."""
     config = {**model.get_config(), "rank": rank, "alpha": alpha}
     if model.built:
-        config["input_shape"] = model.image_size
+        config["input_shape"] = model.image_shape
     return type(model).from_config(config)

@@ -170,3 +170,21 @@ def test_without_matplotlib_the_error_says_what_to_install(monkeypatch):
 def test_a_notebook_shows_it_as_a_picture():
     png = plot_filters(kb.LinearSoftmaxRegression(3, input_shape=(6, 5)))._repr_png_()
     assert png.startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("units", [1, 3])
+def test_three_channels_are_drawn_in_colour_around_grey(tmp_path, units):
+    model = kb.BilinearSoftmaxRegression(3, 2, input_shape=(6, 5, 3), rows=1)
+    if units == 1:
+        model = kb.BilinearLogisticRegression(2, input_shape=(6, 5, 3), rows=(3, 1))
+    figure = plot_filters(with_weights(model), tmp_path / "colours.png")
+    W = model.filter_images()
+    shown = [np.asarray(panel.images[0].get_array()) for panel in filters_of(figure)[:units]]
+    np.testing.assert_allclose(shown, (1 + W / np.abs(W).max()) / 2, atol=1e-6)
+    assert is_picture(tmp_path / "colours.png")
+
+
+def test_other_channels_are_drawn_as_the_matrix_they_make():
+    model = with_weights(kb.LinearSoftmaxRegression(3, input_shape=(6, 5, 2), rows=1))
+    shown = [np.asarray(panel.images[0].get_array()) for panel in filters_of(plot_filters(model))[:3]]
+    np.testing.assert_array_equal(shown, model.weight_matrices())
