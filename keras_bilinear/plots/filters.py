@@ -2,82 +2,69 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from keras import ops
 
-from keras_bilinear.maths import bilinear as bm
-from keras_bilinear.models.bilinear import BilinearRegression
-from keras_bilinear.models.regression import ImageRegression
-from keras_bilinear.parts.layers_within import parameter_count
-from keras_bilinear.plots.sheets import BLUE, GREEN, ORANGE, PINK, SKY, VERMILION, empty_figure, saved
+from keras_bilinear.plots.bands import PLACES, draw_drawn, height_of, width_of
+from keras_bilinear.plots.drawn import Drawn, drawn_of
+from keras_bilinear.plots.panels import AxisLabels
+from keras_bilinear.plots.sheets import empty_figure, saved
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-RED_TO_BLUE = "RdBu_r"
-"""Red raises the score of a class, blue lowers it: told apart by the colour-blind, and white is zero."""
-
-RANK_COLOURS = (BLUE, ORANGE, GREEN, PINK, SKY, VERMILION)
-"""One colour a rank. Weaker ranks than these are not drawn."""
-
-# Inches. Panels are placed by hand: automatic layouts pull them out of line to fit labels in.
-LEFT, RIGHT, TITLE, GAP, CURVES = 0.9, 0.72, 0.3, 0.065, 0.6
-COLUMN, LONE_COLUMN = 0.6, 1.6
 
 
 def plot_filters(
-    model: ImageRegression | Sequence[ImageRegression],
+    model: Any,
     path: str | Path | None = None,
     class_names: Sequence[str] | None = None,
+    row_names: Sequence[str] | None = None,
+    column_values: Sequence[float] | None = None,
+    xlabel: str | None = None,
+    ylabel: str | None = None,
 ) -> "Figure":
     """Draws W_k for each class and, for bilinear models, the factors a_{l,k} and b_{l,k} it is made of.
 
     The factors are in canonical form: the strongest rank first, a_{l,k} and b_{l,k} of equal length
-    sqrt(s_{l,k}), so the height of a curve tells how much its rank matters. The model itself is not changed.
+    sqrt(s_{l,k}), so the height of a curve tells how much its rank matters. Ranks that are zero are left out. The
+    model itself is not changed.
+
+    Panels have the shape of the matrix, within bounds. Matrices that are wide stand below each other, with their
+    factors beside them; others side by side, with their factors below. Of more than ten classes or units only W_k
+    is drawn, in rows of ten.
 
     Filters of images with three channels are drawn in their colours: grey is zero, and what is brighter in a
     channel raises the score where the image is bright in it. Those of other numbers of channels are drawn as the
     matrices that `rows` makes of the images.
 
     Args:
-        model: A fitted model, or several for the same classes, drawn one below the other.
+        model: A fitted model, a built `BilinearDense`, a network with such layers, or several, drawn one below the
+            other.
         path: Where to save the picture; the suffix sets the format. None saves nothing.
         class_names: K titles, "0" to "K - 1" by default.
+        row_names: M names, of sensors for example: a_{l,k} is then drawn as bars.
+        column_values: N rising numbers, of frequencies for example, for the axis of the columns.
+        xlabel: What columns are.
+        ylabel: What rows are.
 
     Raises:
-        ValueError: if there is no model, or models or names do not fit together.
+        ValueError: if there is no model, or models, names or values do not fit together.
         ImportError: if matplotlib is not installed.
 
     Example:
         >>> plot_filters([bilinear, linear], "filters.png")
+        >>> plot_filters(watch, row_names=["x", "y", "z"], column_values=frequencies, xlabel="frequency in Hz")
     """
-    models = checked_models(list(model) if isinstance(model, list | tuple) else [model])
-    K = models[0].units
-    names = checked_names(class_names, K)
-    heights = [model_height(each) for each in models]
-    # A lone filter has its factors beside it, for there is no row of them to stand above.
-    width = LEFT + K * (COLUMN + GAP) + RIGHT if K > 1 else LEFT + 3 * LONE_COLUMN + 2 * RIGHT + 0.75
-    figure = empty_figure(width, sum(heights) + GAP)
-    for i, each in enumerate(models):
-        draw_model(figure, each, names, top=sum(heights[:i]) + TITLE)
+    parts = drawn_of(list(model) if isinstance(model, list | tuple) else [model])
+    labels = [checked_labels(part, row_names, column_values, xlabel, ylabel) for part in parts]
+    names = [checked_names(class_names, len(part.W)) for part in parts]
+    heights = [height_of(*pair) for pair in zip(parts, labels, strict=True)]
+    width = max(width_of(part, label) for part, label in zip(parts, labels, strict=True))
+    figure = empty_figure(width, sum(heights) + PLACES.gap)
+    for i, part in enumerate(parts):
+        draw_drawn(figure, part, names[i], labels[i], top=sum(heights[:i]) + PLACES.title)
     return saved(figure, path)
-
-
-def checked_models(given: Sequence[object]) -> list[ImageRegression]:
-    """The models to draw, or a ValueError if they cannot be drawn in one picture."""
-    models = [each for each in given if isinstance(each, ImageRegression)]
-    if not models or len(models) < len(given):
-        received = ", ".join(type(each).__name__ for each in given) or "none"
-        raise ValueError(f"Expected regression models of keras_bilinear, one or a list. Received: {received}")
-    units = [each.units for each in models]
-    if len(set(units)) > 1:
-        raise ValueError(f"Expected models for the same classes. Received: models with units={units}")
-    for each in models:
-        each._expect_built()
-    return models
 
 
 def checked_names(class_names: Sequence[str] | None, K: int) -> list[str]:
@@ -89,6 +76,7 @@ def checked_names(class_names: Sequence[str] | None, K: int) -> list[str]:
     return [str(name) for name in class_names]
 
 
+<<<<<<< HEAD
 def filter_size(model: ImageRegression) -> tuple[float, float]:
     """Width and height of a panel with W_k; bounded, or strips of pixels would be a thread or a tower."""
     M, N = model.image_shape[:2] if has_colours(model) else model.image_size
@@ -201,3 +189,15 @@ def short_name(model: ImageRegression) -> str:
     """The paper's name of a model, BSR for BilinearSoftmaxRegression, and its rank."""
     initials = "".join(letter for letter in type(model).__name__ if letter.isupper())
     return f"{initials}\n$L$ = {model.rank}" if isinstance(model, BilinearRegression) else initials
+=======
+def checked_labels(part: Drawn, row_names: Any, column_values: Any, xlabel: Any, ylabel: Any) -> AxisLabels:
+    """What rows and columns are, or a ValueError."""
+    M, N = part.W.shape[1:]
+    if row_names is not None and (isinstance(row_names, str) or len(row_names) != M):
+        raise ValueError(f"Expected a list of {M} `row_names`. Received: row_names={row_names!r}")
+    values = None if column_values is None else np.asarray(column_values, float)
+    if values is not None and (values.shape != (N,) or not (np.diff(values) > 0).all()):
+        raise ValueError(f"Expected {N} rising `column_values`. Received: of shape {values.shape}")
+    names = None if row_names is None else [str(name) for name in row_names]
+    return AxisLabels(names, values, xlabel, ylabel)
+>>>>>>> sensors

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from keras import ops
 
 from keras_bilinear.parts.bilinear_map import BilinearMap
-from keras_bilinear.plots.filters import RED_TO_BLUE, add_panel, largest
+from keras_bilinear.plots.panels import RED_TO_BLUE, add_panel, largest
 from keras_bilinear.plots.sheets import empty_figure, saved
 
 if TYPE_CHECKING:

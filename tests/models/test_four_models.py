@@ -580,6 +580,7 @@ def test_losses_that_contradict_the_model(optimizer):
     assert model.evaluate(x, y, batch_size=60, verbose=0)[0] == pytest.approx(model.objective(x, y), rel=1e-4)
 
 
+@pytest.mark.filterwarnings("ignore:The fit has separated")  # it ends where J is tiny
 @pytest.mark.parametrize("alpha", [0.0, 1e-3])
 @pytest.mark.parametrize("shift", [0.0, 100.0])
 def test_the_reported_J_is_the_true_one_even_where_it_is_tiny(alpha, shift, digits):

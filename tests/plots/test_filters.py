@@ -172,6 +172,7 @@ def test_a_notebook_shows_it_as_a_picture():
     assert png.startswith(b"\x89PNG")
 
 
+<<<<<<< HEAD
 @pytest.mark.parametrize("units", [1, 3])
 def test_three_channels_are_drawn_in_colour_around_grey(tmp_path, units):
     model = kb.BilinearSoftmaxRegression(3, 2, input_shape=(6, 5, 3), rows=1)
@@ -188,3 +189,89 @@ def test_other_channels_are_drawn_as_the_matrix_they_make():
     model = with_weights(kb.LinearSoftmaxRegression(3, input_shape=(6, 5, 2), rows=1))
     shown = [np.asarray(panel.images[0].get_array()) for panel in filters_of(plot_filters(model))[:3]]
     np.testing.assert_array_equal(shown, model.weight_matrices())
+=======
+WATCH = {
+    "row_names": ["x", "y", "z", "turn x", "turn y", "turn z"],
+    "column_values": np.linspace(0, 25, 51),
+    "xlabel": "frequency in Hz",
+    "ylabel": "axis",
+}
+
+
+def bars_of(panel):
+    """The lengths of the bars in a panel, all of the first rank, then of the next."""
+    return [bar.get_width() for group in panel.containers for bar in group]
+
+
+@pytest.mark.parametrize("units", [1, 7])
+def test_named_rows_are_bars_beside_the_matrix(units):
+    model = bilinear(units, shape=(6, 51))
+    figure = plot_filters(model, **WATCH)
+    assert fits_the_page(figure)
+    filters, bars = filters_of(figure), [panel for panel in figure.axes if panel.containers]
+    assert len(filters) == len(bars) == units
+    curves = [panel for panel in figure.axes if len(panel.lines) == 3 and not panel.containers]
+    for panel, beside, far, W in zip(filters, bars, curves, model.weight_matrices(), strict=True):
+        a, b = np.reshape(bars_of(beside), (2, 6)), np.array([line.get_ydata() for line in far.lines[1:]])
+        np.testing.assert_allclose(a.T @ b, W, atol=1e-4)
+        assert panel.get_position().y0 == pytest.approx(beside.get_position().y0), "a bar lies at its row"
+        assert panel.get_ylim() == beside.get_ylim()
+        assert [text.get_text() for text in panel.get_yticklabels()] == WATCH["row_names"]
+        np.testing.assert_array_equal(far.lines[1].get_xdata(), WATCH["column_values"])
+
+
+def test_ticks_are_round_values_at_their_columns():
+    figure = plot_filters(linear(3, (6, 51)), **WATCH)
+    last = filters_of(figure)[-1]
+    assert [text.get_text() for text in last.get_xticklabels()] == ["0", "10", "20"]
+    np.testing.assert_allclose(last.get_xticks(), [0, 20, 40])
+    assert last.get_xlabel() == "frequency in Hz"
+
+
+@pytest.mark.parametrize(("shape", "ratio"), [((8, 8), 1.0), ((6, 9), 6 / 9), ((12, 8), 1.5), ((10, 40), 0.25)])
+def test_panels_have_the_shape_of_the_matrix(shape, ratio):
+    figure = plot_filters(bilinear(4, shape=shape))
+    box, size = filters_of(figure)[0].get_position(), figure.get_size_inches()
+    assert box.height * size[1] / (box.width * size[0]) == pytest.approx(ratio)
+
+
+def test_ranks_that_are_zero_are_left_out():
+    model = bilinear(3, rank=4, shape=(6, 5))
+    A, B = model.factors()
+    A[2:], A[1, :, 0] = 0.0, 0.0
+    model.head.assign_factors(A, B)
+    figure = plot_filters(model)
+    legend = next(panel.get_legend() for panel in figure.axes if panel.get_legend())
+    assert [text.get_text() for text in legend.get_texts()] == ["1", "2"]
+    first, *others = curves_of(figure)[:3]
+    assert np.isfinite(first).all(axis=1).tolist() == [True, False]
+    assert all(np.isfinite(curves).all() for curves in others)
+
+
+def test_many_units_of_a_network_are_drawn_in_rows_of_ten():
+    network = keras.Sequential(
+        [keras.Input((6, 5)), kb.BilinearDense(23, 1, "relu", name="hidden"), keras.layers.Dense(3)]
+    )
+    figure = plot_filters(network)
+    panels, (layer, _) = filters_of(figure), network.layers
+    W = np.asarray(keras.ops.einsum("lmk,lnk->kmn", layer.A, layer.B))
+    np.testing.assert_allclose([panel.images[0].get_array() for panel in panels], W, atol=1e-6)
+    rows = np.unique([round(panel.get_position().y0, 6) for panel in panels], return_counts=True)[1]
+    assert rows.tolist() == [3, 10, 10]
+    assert fits_the_page(figure)
+    assert len(filters_of(plot_filters(layer))) == 23
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"row_names": ["a"]}, "Expected a list of 6 `row_names`"),
+        ({"row_names": "abcdef"}, "Expected a list of 6 `row_names`"),
+        ({"column_values": [1, 2]}, "Expected 5 rising `column_values`"),
+        ({"column_values": [1, 2, 3, 3, 4]}, "Expected 5 rising `column_values`"),
+    ],
+)
+def test_names_and_values_that_do_not_fit_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        plot_filters(linear(), **options)
+>>>>>>> sensors
