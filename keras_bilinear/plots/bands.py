@@ -55,14 +55,14 @@ PLACES = Places()
 
 def is_beside(part: Drawn, labels: AxisLabels) -> bool:
     """Whether factors stand beside their filter: a lone one, wide ones, and those whose rows have names."""
-    K, M, N = part.W.shape
+    K, M, N = part.shown.shape[:3]
     is_named = labels.row_names is not None and M <= MOST_NAMES
     return K == 1 or (K <= IN_A_ROW and (N > WIDE * M or is_named))
 
 
 def panel_size(part: Drawn, labels: AxisLabels) -> tuple[float, float]:
     """Width and height of a panel with W_k, in its shape; bounded, or strips would be a thread or a tower."""
-    K, M, N = part.W.shape
+    K, M, N = part.shown.shape[:3]
     if is_beside(part, labels) and K > 1:
         names = PLACES.name * M if labels.row_names is not None and M <= MOST_NAMES else 0.0
         width = PLACES.long if N > WIDE * M else PLACES.square
@@ -116,7 +116,7 @@ def draw_bands(figure: "Figure", part: Drawn, names: list[str], labels: AxisLabe
     lefts = [left + (k % IN_A_ROW) * (width + PLACES.gap) for k in range(len(part.W))]
     tops = [top + k // IN_A_ROW * (PLACES.title + height + PLACES.gap) for k in range(len(part.W))]
     panels = [add_panel(figure, *place, width, height) for place in zip(lefts, tops, strict=True)]
-    for panel, W, name in zip(panels, part.W, names, strict=True):
+    for panel, W, name in zip(panels, part.shown, names, strict=True):
         draw_matrix(panel, W, limit)
         title(panel, name, names)
     name_rows(panels[0], labels)
@@ -145,7 +145,7 @@ def draw_lines(figure: "Figure", part: Drawn, names: list[str], labels: AxisLabe
     limit = largest(part.W)
     tops = [top + k * (height + PLACES.gap) for k in range(K)]
     panels = [add_panel(figure, left, each, width, height) for each in tops]
-    for panel, W, name in zip(panels, part.W, names, strict=True):
+    for panel, W, name in zip(panels, part.shown, names, strict=True):
         draw_matrix(panel, W, limit)
         if K > 1:
             name_rows(panel, labels)

@@ -26,6 +26,7 @@ class Drawn(NamedTuple):
         W: (K, M, N).
         A: (L, M, K) in canonical form, without ranks that are zero in all classes; None for a linear model.
         B: (L, N, K).
+        colours: The filters as images of three channels, (K, rows, columns, 3), or None.
     """
 
     name: str
@@ -33,6 +34,12 @@ class Drawn(NamedTuple):
     W: np.ndarray
     A: np.ndarray | None = None
     B: np.ndarray | None = None
+    colours: np.ndarray | None = None
+
+    @property
+    def shown(self) -> np.ndarray:
+        """The filters as they are seen: in colours, if there are any."""
+        return self.W if self.colours is None else self.colours
 
 
 def drawn_of(given: Sequence[Any]) -> list[Drawn]:
@@ -55,7 +62,8 @@ def parts_of(each: Any) -> list[Drawn]:
     if isinstance(each, ImageRegression):
         each._expect_built()
         head = each.head if isinstance(each, BilinearRegression) else None
-        return [drawn(short_name(each), parameter_count(each), each.weight_matrices(), head)]
+        part = drawn(short_name(each), parameter_count(each), each.weight_matrices(), head)
+        return [part._replace(colours=each.filter_images()) if each.image_shape[2:] == (3,) else part]
     if isinstance(each, BilinearDense):
         return [layer_drawn(each.name, each)] if each.built else []
     layers = named_layers(each) if isinstance(each, keras.Model) and each.built else {}

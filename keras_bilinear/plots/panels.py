@@ -43,8 +43,10 @@ def add_panel(figure: "Figure", left: float, top: float, width: float, height: f
 
 
 def draw_matrix(panel: "Axes", W: np.ndarray, limit: float) -> None:
-    """W (M, N) on a symmetric colour scale."""
-    panel.imshow(W, cmap=RED_TO_BLUE, vmin=-limit, vmax=limit, aspect="auto", interpolation="nearest")
+    """W (M, N) on a symmetric colour scale, or (M, N, 3) in its own colours around grey."""
+    # The scale beside colours is that of each channel, from black to its full light.
+    picture, colours = (W, RED_TO_BLUE) if W.ndim == 2 else ((1 + W / limit) / 2, "gray")
+    panel.imshow(picture, cmap=colours, vmin=-limit, vmax=limit, aspect="auto", interpolation="nearest")
     panel.set(xticks=[], yticks=[])
 
 

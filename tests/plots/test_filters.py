@@ -163,7 +163,7 @@ def test_what_cannot_be_drawn_is_refused(make, names, message):
 
 def test_without_matplotlib_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(ImportError, match=r'pip install "keras-bilinear\[plot\]"'):
+    with pytest.raises(ImportError, match=r'pip install matplotlib'):
         plot_filters(linear())
 
 
@@ -172,7 +172,6 @@ def test_a_notebook_shows_it_as_a_picture():
     assert png.startswith(b"\x89PNG")
 
 
-<<<<<<< HEAD
 @pytest.mark.parametrize("units", [1, 3])
 def test_three_channels_are_drawn_in_colour_around_grey(tmp_path, units):
     model = kb.BilinearSoftmaxRegression(3, 2, input_shape=(6, 5, 3), rows=1)
@@ -189,7 +188,8 @@ def test_other_channels_are_drawn_as_the_matrix_they_make():
     model = with_weights(kb.LinearSoftmaxRegression(3, input_shape=(6, 5, 2), rows=1))
     shown = [np.asarray(panel.images[0].get_array()) for panel in filters_of(plot_filters(model))[:3]]
     np.testing.assert_array_equal(shown, model.weight_matrices())
-=======
+
+
 WATCH = {
     "row_names": ["x", "y", "z", "turn x", "turn y", "turn z"],
     "column_values": np.linspace(0, 25, 51),
@@ -274,4 +274,3 @@ def test_many_units_of_a_network_are_drawn_in_rows_of_ten():
 def test_names_and_values_that_do_not_fit_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         plot_filters(linear(), **options)
->>>>>>> sensors
