@@ -15,6 +15,7 @@ from keras_bilinear.export import (
 from keras_bilinear.models.alternating_model import AlternatingModel
 from keras_bilinear.models.bilinear import BilinearLogisticRegression, BilinearSoftmaxRegression
 from keras_bilinear.models.conversion import from_dense, to_dense
+from keras_bilinear.models.exact_heads import HeadFit, fit_head
 from keras_bilinear.models.linear import LinearLogisticRegression, LinearSoftmaxRegression
 from keras_bilinear.models.normalization import fold_normalization
 from keras_bilinear.monitoring.report import ConvergenceReport
@@ -42,6 +43,7 @@ __all__ = [
     "CompressionReport",
     "ConvergenceReport",
     "ExportReport",
+    "HeadFit",
     "LinearLogisticRegression",
     "LinearSoftmaxRegression",
     "OrthogonalizedUniform",
@@ -56,6 +58,7 @@ __all__ = [
     "compression_report",
     "export_saved_model",
     "export_tflite",
+    "fit_head",
     "fold_normalization",
     "from_dense",
     "losses",

@@ -94,14 +94,14 @@ def plain_text(value: Any) -> Any:
     return str(value) if isinstance(value, str) else value
 
 
-def image_shape(name: str, value: Any) -> tuple[int, ...]:
-    """`value` as (M, N) or (M, N, C), or a ValueError."""
+def image_shape(name: str, value: Any, channels: bool = False) -> tuple[int, ...]:
+    """`value` as (M, N) or (M, N, 1), with `channels` as (M, N, C), too, or a ValueError."""
     sizes = list(value) if isinstance(value, list | tuple | np.ndarray | tf.TensorShape) else []
     shape = tuple(size for size in map(whole, sizes) if size is not None and 1 <= size <= LARGEST_INT32)
-    if len(shape) != len(sizes) or len(shape) not in (2, 3):
+    if len(shape) != len(sizes) or len(shape) not in (2, 3) or not (channels or shape[2:] in ((), (1,))):
         raise ValueError(
-            f"Expected `{name}` to be (M, N), (M, N, 1) or, of images with channels, (M, N, C), whole numbers. "
-            f"Received: {name}={shown(value)}"
+            f"Expected `{name}` to be (M, N) or (M, N, 1), whole numbers{', or (M, N, C) with `rows`' * channels}: "
+            f"the models take a batch of matrices. Received: {name}={shown(value)}"
         )
     return shape
 

@@ -41,7 +41,7 @@ def test_what_a_model_shows_is_for_users():
     shown = {name for name in dir(model) if not name.startswith("_")} - set(dir(keras.Model()))
     assert shown == {
         *("alpha", "factors", "rank", "penalty", "penalty_name", "seed", "units", "use_bias", "head", "schedule"),
-        "input_scale",
+        *("input_scale", "rows", "image_shape", "filter_images"),
         *("block_names", "factor_blocks", "filters", "is_exact", "num_blocks", "ranks"),
         *("canonicalize", "certificate", "convergence_report", "logits", "objective", "weight_matrices"),
     }

@@ -77,7 +77,8 @@ class AlternatingModel(AlternatingTraining, keras.Model):
             raise ValueError(
                 "BlockLineSearch needs logits that are a bilinear function of the input images, with nothing "
                 "in between. Expected a BilinearSoftmaxRegression or BilinearLogisticRegression; compile this "
-                "model with a Keras optimizer such as 'adam'."
+                "model with a Keras optimizer such as 'adam', and solve the last layer, once all others are "
+                "frozen, by `keras_bilinear.fit_head`."
             )
         for output, its_loss in zip(self.outputs, losses_by_output(loss, self.output_names), strict=False):
             for layer in self.layers:

@@ -27,7 +27,8 @@ class OnImages(Host):
 
     def _declare(self, input_shape: Any, rows: Any) -> None:
         """Notes what the constructor was told of the images."""
-        self._declared_shape = None if input_shape is None else image_shape("input_shape", input_shape)
+        declared = None if input_shape is None else image_shape("input_shape", input_shape, channels=True)
+        self._declared_shape = declared
         self._layout = declared_layout(self._declared_shape, rows)
         self.rows = None if self._layout is None else tuple(np.ravel(rows).tolist())
 

@@ -508,9 +508,9 @@ def fail(*_):
 def test_without_the_runtime_the_error_says_what_to_install(exported, tmp_path, monkeypatch):
     model, report = exported("BSR")
     monkeypatch.setitem(sys.modules, "ai_edge_litert.interpreter", None)
-    with pytest.raises(ImportError, match=r'pip install "keras-bilinear\[export\]"'):
+    with pytest.raises(ImportError, match=r"pip install ai-edge-litert"):
         export_tflite(model, tmp_path / "other.tflite")
-    with pytest.raises(ImportError, match=r'pip install "keras-bilinear\[export\]"'):
+    with pytest.raises(ImportError, match=r"pip install ai-edge-litert"):
         verify_tflite(report.path, model, random_images(model))
     assert list(tmp_path.iterdir()) == []
 

@@ -500,5 +500,5 @@ def test_all_files_or_none(file, tmp_path):
 def test_without_the_runtime(file, monkeypatch):
     monkeypatch.setitem(sys.modules, "tflite_micro", None)
     for function in (arena_size, lambda content: scores(content, np.zeros((1, 8, 8)))):
-        with pytest.raises(ImportError, match=r'pip install "keras-bilinear\[micro\]"'):
+        with pytest.raises(ImportError, match=r"pip install tflite-micro"):
             function(file())

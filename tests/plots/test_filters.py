@@ -163,7 +163,7 @@ def test_what_cannot_be_drawn_is_refused(make, names, message):
 
 def test_without_matplotlib_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(ImportError, match=r'pip install matplotlib'):
+    with pytest.raises(ImportError, match=r"pip install matplotlib"):
         plot_filters(linear())
 
 
