@@ -94,6 +94,7 @@ def next_line(
     J = bm.cross_entropy(z, *samples) + problem.penalty(U)
     point = Point(U, z, J, p, g, h)
     d = conjugate_gradient(problem, samples, point, Step(last.g, last.gh, last.d))
+    d = ops.reshape(d, ops.shape(U))  # of the last line a graph knows no shape, but K = 1 must be known
     model = Tilted(problem, g - problem.gradient(U, samples.residual(p)))
     eta, _ = line_search(model.path(U, d), samples, z, J, inner(g, d))
     eta = ops.where(eta > 0, eta, ops.ones_like(eta))  # the sketch finds nothing: what all images say is open
