@@ -53,7 +53,7 @@ def compress(
 
     Example:
         >>> linear = LogisticRegression().fit(x.reshape(len(x), -1), y)
-        >>> small = compress(linear, rank=4, input_shape=(28, 28))
+        >>> small = compress(linear, rank=4, input_shape=x.shape[1:])
         >>> small.fit(x, y, epochs=10)
         >>> print(compression_report(linear, small, x_test, y_test))
     """
