@@ -88,6 +88,8 @@ def width_of(part: Drawn, labels: AxisLabels) -> float:
         return left_of(labels) + min(K, IN_A_ROW) * (width + PLACES.gap) + PLACES.right
     if K == 1:
         return left_of(labels) + 3 * width + 2 * PLACES.right + 0.75
+    if part.A is None:
+        return left_of(labels) + width + PLACES.right
     return left_of(labels) + 2 * (width + PLACES.right) + PLACES.bars + PLACES.between + 0.1
 
 
@@ -155,9 +157,8 @@ def draw_lines(figure: "Figure", part: Drawn, names: list[str], labels: AxisLabe
         name_rows(panels[0], labels)
         row_label(panels[0], f"{part.name}\n{part.numbers:,}\nweights")
     else:
-        panels[0].set_title(
-            f"{part.name}, {part.numbers:,} weights".replace("\n", ", "), fontsize=9, pad=3, loc="right"
-        )
+        words = f"{part.name}, {part.numbers:,} weights".replace("\n", ", ")
+        panels[0].set_title(words, fontsize=8, pad=3, loc="right")
     mark_columns(panels[-1], labels)
     add_scale(figure, panels[0], left + width + PLACES.gap, top, height, "$W_k$" if K > 1 else "$W$")
     if part.A is None or part.B is None:
