@@ -1,6 +1,5 @@
 """The API reference builds without a warning and holds every public name."""
 
-import importlib.util
 import pathlib
 import re
 import subprocess
@@ -9,20 +8,10 @@ import sys
 import pytest
 
 import keras_bilinear as kb
+from tests.scripts import EXAMPLES, script
 
 ROOT = pathlib.Path(kb.__file__).parents[1]
-EXAMPLES = ROOT / "examples"
-
-
-def loaded():
-    """The script as a module."""
-    spec = importlib.util.spec_from_file_location("api", EXAMPLES / "api.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-api = loaded()
+api = script("api")
 
 
 @pytest.fixture(scope="module")

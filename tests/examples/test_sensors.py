@@ -2,7 +2,6 @@
 
 import importlib.util
 import io
-import pathlib
 import pickle
 import subprocess
 import sys
@@ -11,11 +10,9 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
-sys.path.insert(0, str(EXAMPLES))
+from tests.scripts import EXAMPLES, script
 
-import sensors  # noqa: E402
-
+sensors = script("sensors")
 WHERE = importlib.util.find_spec("seglearn")
 
 
