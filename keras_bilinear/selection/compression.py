@@ -10,7 +10,7 @@ from keras import ops
 from keras_bilinear.arguments import finite, positive_integer
 from keras_bilinear.data.arrays import class_indices
 from keras_bilinear.data.unusual import warn_of_guess, warn_of_rank
-from keras_bilinear.export import inference_graph, tflite_content
+from keras_bilinear.export import inference_graph, slim, tflite_content
 from keras_bilinear.models.bilinear import BilinearRegression
 from keras_bilinear.models.conversion import checked_size, in_spreads, nearest
 from keras_bilinear.models.linear_sources import LinearSource, gives_logits, source_of
@@ -134,7 +134,7 @@ def compression_report(before: object, after: BilinearRegression, x: Any, y: Any
     return CompressionReport(
         accuracy=(float(np.mean(found[0] == truth)), float(np.mean(found[1] == truth))),
         parameters=(graphs[0].parameters, graphs[1].parameters),
-        bytes=(len(tflite_content(graphs[0])), len(tflite_content(graphs[1]))),
+        bytes=(len(slim(tflite_content(graphs[0]))), len(slim(tflite_content(graphs[1])))),
     )
 
 

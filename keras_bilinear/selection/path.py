@@ -15,7 +15,7 @@ from keras_bilinear.data.arrays import Batch, class_indices
 from keras_bilinear.data.held_out import checked_groups, folds_of, parted, stratified
 from keras_bilinear.data.options import has_parts
 from keras_bilinear.data.unusual import warn_of_one_class, warn_of_rank, warn_of_scale
-from keras_bilinear.export import inference_graph, tflite_content
+from keras_bilinear.export import inference_graph, slim, tflite_content
 from keras_bilinear.maths.bilinear import Factors
 from keras_bilinear.models.bilinear import MOST_RANKS, BilinearRegression
 from keras_bilinear.selection.grid import Fit, Grid
@@ -57,7 +57,7 @@ class PathPoint:
     @functools.cached_property
     def bytes(self) -> int:
         """Size of its float32 TFLite file with factored layout, which is written to memory when first asked for."""
-        return len(tflite_content(inference_graph(self.model())))
+        return len(slim(tflite_content(inference_graph(self.model()))))
 
     def model(self) -> BilinearRegression:
         """The fitted model, ready to predict, export or train on."""

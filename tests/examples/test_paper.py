@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 PAPER = pathlib.Path(__file__).parents[2] / "examples" / "paper"
 sys.path.insert(0, str(PAPER))
@@ -113,6 +114,9 @@ def test_an_earlier_split_is_never_left_for_a_later_one():
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_reduced_run_on_mnist(mnist, tmp_path, monkeypatch, capsys):
+    # It would stay for all tests that follow in this process, and Keras compiles nothing by XLA then.
+    monkeypatch.setattr(tf.config.experimental, "enable_op_determinism", lambda: None)
+
     """As the command line runs it; `mnist` only says whether the data is there."""
 
     def command(script, *arguments):
