@@ -54,7 +54,7 @@ def plot_filters(
 
     Example:
         >>> plot_filters([bilinear, linear], "filters.png")
-        >>> plot_filters(watch, row_names=["x", "y", "z"], column_values=frequencies, xlabel="frequency in Hz")
+        >>> plot_filters(bilinear, row_names=list("abcdefgh"), column_values=range(8), xlabel="frequency in Hz")
     """
     parts = drawn_of(list(model) if isinstance(model, list | tuple) else [model])
     labels = [checked_labels(part, row_names, column_values, xlabel, ylabel) for part in parts]
