@@ -202,10 +202,7 @@ def the_only_batch(dataset: Any, y: Any = None, sample_weight: Any = None) -> di
     advice = "solves each block on all the data. Pass arrays, one full batch, or compile with a Keras optimizer."
     if dataset is None:
         raise ValueError("Expected training images `x`. Received: x=None")
-    if y is not None or sample_weight is not None:
-        raise ValueError(
-            "Expected labels and weights within the data set. Received: `y` or `sample_weight` beside it"
-        )
+    expect_labels_within(y, sample_weight)
     batches = [batch for batch, _ in zip(dataset, range(2), strict=False)]
     if len(batches) == 1:
         # The next pass must bring the same batch again.
@@ -217,6 +214,14 @@ def the_only_batch(dataset: Any, y: Any = None, sample_weight: Any = None) -> di
             f"Expected one full batch. Received: a changing or partial batch. BlockLineSearch {advice}"
         )
     return dict(zip(("x", "y", "sample_weight"), batches[0], strict=False))
+
+
+def expect_labels_within(y: Any, sample_weight: Any) -> None:
+    """Raises a ValueError for labels or weights that are given beside a data set."""
+    if y is not None or sample_weight is not None:
+        raise ValueError(
+            "Expected labels and weights within the data set. Received: `y` or `sample_weight` beside it"
+        )
 
 
 def as_array(value: Any, name: str) -> np.ndarray:

@@ -14,6 +14,7 @@ from keras_bilinear.data.arrays import (
     checked_weights,
     class_indices,
     class_weights,
+    expect_labels_within,
     expect_weight,
 )
 from keras_bilinear.data.sketch import FirstOfEachClass, Reservoir
@@ -100,10 +101,8 @@ def checked_batches(
 def is_data_set(data: Any, y: Any = None, sample_weight: Any = None) -> bool:
     """Whether data come in batches, as a `tf.data.Dataset`; a ValueError if labels or weights are beside it."""
     is_one = isinstance(data, tf.data.Dataset)
-    if is_one and (y is not None or sample_weight is not None):
-        raise ValueError(
-            "Expected labels and weights within the data set. Received: `y` or `sample_weight` beside it"
-        )
+    if is_one:
+        expect_labels_within(y, sample_weight)
     return is_one
 
 

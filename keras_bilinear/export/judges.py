@@ -71,14 +71,17 @@ class AsTheyAre(NamedTuple):
 
 def apart(scores: np.ndarray, outputs: Outputs) -> Any:
     """The one output (T, ...), or each of several by its name, from all of them side by side (T, K)."""
-    ends = np.cumsum([math.prod(shape) for shape in outputs.values()])[:-1]
-    parts = zip(outputs.items(), np.split(scores, ends, axis=1), strict=True)
+    parts = zip(outputs.items(), columns_of(scores, outputs), strict=True)
     named = {name: part.reshape(len(scores), *shape) for (name, shape), part in parts}
     return named if len(named) > 1 else next(iter(named.values()))
 
 
 def sizes(scores: np.ndarray, outputs: Outputs) -> np.ndarray:
     """The largest absolute score of each output, 1 where all are 0, for every column (K,)."""
-    ends = np.cumsum([math.prod(shape) for shape in outputs.values()])[:-1]
-    largest = [np.full(part.shape[1], np.abs(part).max() or 1.0) for part in np.split(scores, ends, axis=1)]
+    largest = [np.full(part.shape[1], np.abs(part).max() or 1.0) for part in columns_of(scores, outputs)]
     return np.concatenate(largest)
+
+
+def columns_of(scores: np.ndarray, outputs: Outputs) -> list[np.ndarray]:
+    """The columns of each output, (T, numbers of it)."""
+    return np.split(scores, np.cumsum([math.prod(shape) for shape in outputs.values()])[:-1], axis=1)

@@ -130,8 +130,7 @@ def nearest_product(scale: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def folded_forms(A: Any, B: Any, bias: Any, moments: Moments) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """A (L, M, K), B (L, N, K) and the bias (K,) for samples as they are."""
-    rows, columns = outer_parts(moments.scale)
-    A, B = as_float64(A) / rows[:, None], as_float64(B) / columns[:, None]
+    A, B = unscaled(A, B, moments)
     return A, B, as_float64(bias) - np.einsum("lmk,mn,lnk->k", A, moments.mean, B)
 
 
@@ -143,9 +142,14 @@ def folded_kernel(kernel: Any, bias: Any, moments: Moments) -> tuple[np.ndarray,
 
 def folded_map(A: Any, B: Any, C: Any, moments: Moments) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """A (M, P), B (N, Q) and C (P, Q) for samples as they are."""
-    rows, columns = outer_parts(moments.scale)
-    A, B = as_float64(A) / rows[:, None], as_float64(B) / columns[:, None]
+    A, B = unscaled(A, B, moments)
     return A, B, as_float64(C) - A.T @ moments.mean @ B
+
+
+def unscaled(A: Any, B: Any, moments: Moments) -> tuple[np.ndarray, np.ndarray]:
+    """Factors (..., M, K) and (..., N, K) with the scales in them."""
+    rows, columns = outer_parts(moments.scale)
+    return as_float64(A) / rows[:, None], as_float64(B) / columns[:, None]
 
 
 def as_float64(weight: Any) -> np.ndarray:

@@ -5,10 +5,9 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from keras import ops
 
 from keras_bilinear.parts.matrices import is_compatible, shape_of
-from keras_bilinear.parts.to_matrix import checked_axes, sizes
+from keras_bilinear.parts.to_matrix import as_matrices_of, checked_axes, sizes
 
 
 @dataclass(frozen=True)
@@ -45,10 +44,7 @@ class ImageLayout:
             return X
         if None in shape[1:]:
             X = tf.ensure_shape(X, (None, *self.shape))
-        array = np if isinstance(X, np.ndarray) else ops
-        if self.axes != (1, 2, 3):
-            X = array.transpose(X, (0, *self.axes))
-        return array.reshape(X, (-1, *self.size))
+        return as_matrices_of(X, self.axes, self.size)
 
     def images(self, W: np.ndarray) -> np.ndarray:
         """(K, M, N, C) of matrices (K, rows, columns)."""

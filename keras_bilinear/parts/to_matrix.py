@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_bilinear.arguments import plain_text
@@ -51,9 +52,7 @@ class ToMatrix(keras.layers.Layer):
 
     def call(self, X: Tensor) -> Tensor:
         axes, M, N = self.sizes(tuple(X.shape))
-        if axes != tuple(sorted(axes)):
-            X = ops.transpose(X, (0, *axes))
-        return ops.reshape(X, (-1, M, N))
+        return as_matrices_of(X, axes, (M, N))
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         return (input_shape[0], *self.sizes(tuple(input_shape))[1:])
@@ -93,10 +92,13 @@ def sizes(
         )
     if None in shape[1:] or 0 in shape[1:]:
         raise ValueError(f"Expected an input of known, non-zero size. Received: input of shape {tuple(shape)}")
-    M, N = (math.prod(shape[axis] or 0 for axis in part) for part in parted(axes, len(rows)))
+    M, N = (math.prod(shape[axis] or 0 for axis in part) for part in (axes[: len(rows)], axes[len(rows) :]))
     return axes, M, N
 
 
-def parted(axes: tuple[int, ...], first: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The first so many, and the others."""
-    return axes[:first], axes[first:]
+def as_matrices_of(X: Any, axes: tuple[int, ...], size: tuple[int, int]) -> Any:
+    """(T, M, N) of a batch whose axes run in this order; a NumPy array stays one."""
+    array = np if isinstance(X, np.ndarray) else ops
+    if axes != tuple(sorted(axes)):
+        X = array.transpose(X, (0, *axes))
+    return array.reshape(X, (-1, *size))

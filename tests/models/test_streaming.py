@@ -6,15 +6,10 @@ import pytest
 import tensorflow as tf
 
 import keras_bilinear as kb
+from tests.four_models import MODELS
 from tests.problems import one_hot, planted
 
 SCALE = 1 / 255
-MODELS = {
-    "BSR": lambda **options: kb.BilinearSoftmaxRegression(3, 2, 1e-2, seed=0, **options),
-    "BLR": lambda **options: kb.BilinearLogisticRegression(2, 1e-2, seed=0, **options),
-    "LSR": lambda **options: kb.LinearSoftmaxRegression(3, 1e-2, **options),
-    "LLR": lambda **options: kb.LinearLogisticRegression(1e-2, **options),
-}
 
 
 def data(name="BSR", T=301):
