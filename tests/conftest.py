@@ -45,11 +45,15 @@ def digits():
 
 
 @pytest.fixture(scope="session")
-def mnist():
-    """{"train": (x, y), "test": (x, y)} in the order of tensorflow-datasets, pixels / 255."""
+def mnist_is_prepared():
     folder = os.environ.get("TFDS_DATA_DIR")
     if not folder or not (pathlib.Path(folder) / "mnist").is_dir():
         pytest.skip("MNIST is not prepared: set TFDS_DATA_DIR to a tensorflow-datasets folder that holds it")
+
+
+@pytest.fixture(scope="session")
+def mnist(mnist_is_prepared):
+    """{"train": (x, y), "test": (x, y)} in the order of tensorflow-datasets, pixels / 255."""
     import warnings
 
     with warnings.catch_warnings():

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import keras_bilinear as kb
 
 quiet = {"deadline": None, "suppress_health_check": list(HealthCheck)}
-settings.register_profile("short", max_examples=30, derandomize=True, **quiet)
+settings.register_profile("short", max_examples=20, derandomize=True, **quiet)
 settings.register_profile("long", max_examples=int(os.environ.get("HYPOTHESIS_CASES", 1500)), **quiet)
 PROFILE = settings.get_profile(os.environ.get("HYPOTHESIS_PROFILE", "short"))
 

@@ -75,7 +75,7 @@ class BilinearClassifier(ClassifierMixin, BaseEstimator):
         ImportError: if scikit-learn is not installed.
 
     Example:
-        >>> search = GridSearchCV(BilinearClassifier(), {"rank": [1, 2, 3]})
+        >>> search = GridSearchCV(BilinearClassifier(), {"rank": [1, 2, 3]}, cv=3)
         >>> search.fit(x_train, y_train)      # x (T, 28, 28), y (T,) any labels
         >>> export_tflite(search.best_estimator_.model_, "digits.tflite")
     """

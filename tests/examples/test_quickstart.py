@@ -123,14 +123,3 @@ def test_data_that_cannot_be_loaded(tmp_path, web_without_data):
     assert "use --dataset camera" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.skipif(
-    not (pathlib.Path(os.environ.get("TFDS_DATA_DIR", "")) / "mnist").is_dir(),
-    reason="MNIST is not prepared: set TFDS_DATA_DIR to a tensorflow-datasets folder that holds it",
-)
-@pytest.mark.filterwarnings("ignore")  # deprecations inside tensorflow-datasets
-def test_mnist(tmp_path, quickstart_here):
-    done = quickstart_here("--dataset", "mnist", "--samples", 1000, "--epochs", 10, "--out", tmp_path / "mnist")
-    check_finished(done, tmp_path / "mnist")
-    assert min(row[3] for row in table(done.stdout).values()) > 80
