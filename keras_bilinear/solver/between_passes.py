@@ -92,8 +92,8 @@ def next_line(
     g = problem.gradient_of_sums(U, G, shares)
     h = Sketch(problem, samples, damping).newton_step(U, g, last.damping, MOST_CG, TARGET)
     J = bm.cross_entropy(z, *samples) + problem.penalty(U)
-    point = Point(U, z, J, p, g, h)
-    d = conjugate_gradient(problem, samples, point, Step(last.g, last.gh, last.d))
+    point = Point(U, z, J, p, g)
+    d = conjugate_gradient(problem, samples, point, h, Step(last.g, last.gh, last.d))
     d = ops.reshape(d, ops.shape(U))  # of the last line a graph knows no shape, but K = 1 must be known
     model = Tilted(problem, g - problem.gradient(U, samples.residual(p)))
     eta, _ = line_search(model.path(U, d), samples, z, J, inner(g, d))

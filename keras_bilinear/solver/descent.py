@@ -133,18 +133,17 @@ def in_sight(solution: Solution, samples: Samples) -> Tensor:
 
 
 class Point(NamedTuple):
-    """Where the descent stands: parameters, logits, J, probabilities, gradient g and h = P g there."""
+    """Where the descent stands: parameters, logits, J, probabilities and gradient there."""
 
     U: Tensor
     z: Tensor
     J: Tensor
     p: Tensor
     g: Tensor
-    h: Tensor
 
 
 class Step(NamedTuple):
-    """The last one: the gradient where it began, g^T P g there, and its direction."""
+    """The last one: the gradient where it began, g^T h there, and its direction."""
 
     g: Tensor
     gh: Tensor
@@ -166,8 +165,8 @@ class State(NamedTuple):
     damping: Tensor
 
 
-Direction = Callable[[Problem, Samples, Point, Step], Tensor]
-"""(problem, samples, point, last step) -> descent direction, shaped like U."""
+Direction = Callable[[Problem, Samples, Point, Tensor, Step], Tensor]
+"""(problem, samples, point, h, last step) -> descent direction, shaped like U; h is the preconditioned gradient."""
 
 
 def minimise(
@@ -190,30 +189,36 @@ def minimise(
     nothing, zero = ops.zeros_like(U), ops.zeros_like(J)
 
     @traced_once
-    def point_at(U: Tensor, z: Tensor, J: Tensor, damping: Tensor) -> Point:
-        return differentiate(problem, samples, U, z, J, damping, sketch)
+    def point_at(U: Tensor, z: Tensor, J: Tensor) -> Point:
+        return differentiate(problem, samples, U, z, J)
 
-    begin = point_at(U, z, J, zero + FIRST_DAMPING)
+    @traced_once
+    def preconditioned(U: Tensor, g: Tensor, damping: Tensor) -> Tensor:
+        return problem.precondition(g) if sketch is None else sketch.newton_step(U, g, damping)
+
+    begin = point_at(U, z, J)
+
+    def is_slow(point: Point) -> Tensor:
+        return SLOW * ops.abs(point.J) > begin.J - point.J
 
     def unfinished(state: State) -> Tensor:
-        slow = SLOW * ops.abs(state.point.J) > begin.J - state.point.J
-        within = state.iterations < budget.max_iterations * ops.where(slow, patience, 1)
+        within = state.iterations < budget.max_iterations * ops.where(is_slow(state.point), patience, 1)
         return ops.logical_and(within, ops.logical_not(state.done))
 
     def iterate(state: State) -> tuple[State]:
         point = state.point
-        d = direction(problem, samples, point, state.last)
+        h = preconditioned(point.U, point.g, state.damping)
+        d = direction(problem, samples, point, h, state.last)
         path = problem.path(point.U, d)
         eta, J_new = line_search(path, samples, point.z, point.J, inner(point.g, d))
         moved = ops.logical_and(eta > 0, J_new <= point.J)
         dz = path.dz if path.ddz is None else path.dz + eta * path.ddz
-        damping = adapted(state.damping, eta)
-        after = point_at(point.U + eta * d, point.z + eta * dz, J_new, damping)
+        after = point_at(point.U + eta * d, point.z + eta * dz, J_new)
         kept = Point(*(ops.where(moved, new, old) for new, old in zip(after, point, strict=True)))
         stalled = budget.tolerance * ops.abs(point.J) >= point.J - kept.J
         # Where nothing is found along a direction, the next one owes nothing to it.
         done = ops.logical_and(stalled, ops.logical_or(moved, state.stuck))
-        last = Step(point.g, inner(point.g, point.h), d)
+        last, damping = Step(point.g, inner(point.g, h), d), adapted(state.damping, eta)
         eta = ops.where(moved, eta, state.eta)
         return (State(state.iterations + 1, done, ops.logical_not(moved), kept, last, eta, damping),)
 
@@ -221,24 +226,16 @@ def minimise(
     still = Step(nothing, zero, nothing)
     start = State(ops.zeros((), "int32"), at_rest, ops.zeros((), "bool"), begin, still, zero, zero + FIRST_DAMPING)
     (end,) = loop(unfinished, iterate, (start,))
-    U, z, J, _, g, h = end.point
+    U, z, J, _, g = end.point
+    # Where J falls fast a rough answer will do: to solve the equations takes as long as an iteration.
+    h = ops.cond(is_slow(end.point), lambda: preconditioned(U, g, end.damping), lambda: problem.precondition(g))
     return Solution(U, z, begin.J, J, end.eta, ops.norm(g), end.iterations, 0.5 * inner(g, h))
 
 
-def differentiate(
-    problem: Problem,
-    samples: Samples,
-    U: Tensor,
-    z: Tensor,
-    J: Tensor,
-    damping: Tensor | float = FIRST_DAMPING,
-    sketch: Sketch | None = None,
-) -> Point:
-    """The gradient at U, from the residual w (p - c) (Eqs. "cost gradient: bsr"), and h."""
+def differentiate(problem: Problem, samples: Samples, U: Tensor, z: Tensor, J: Tensor) -> Point:
+    """The gradient at U, from the residual w (p - c) (Eqs. "cost gradient: bsr")."""
     p = probabilities(z)
-    g = problem.gradient(U, samples.residual(p))
-    h = problem.precondition(g) if sketch is None else sketch.newton_step(U, g, damping)
-    return Point(U, z, J, p, g, h)
+    return Point(U, z, J, p, problem.gradient(U, samples.residual(p)))
 
 
 def adapted(damping: Tensor, eta: Tensor) -> Tensor:
