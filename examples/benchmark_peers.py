@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import keras
@@ -30,15 +31,23 @@ class Problem(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What a solver did: seconds and J along the way, compile seconds, W (K, M, N) or None."""
+    """What a solver did: seconds and J along the way, compile seconds, W (K, M, N) or None.
+
+    `searches` are the line searches made by then; other solvers than ours leave it empty.
+    """
 
     seconds: list[float]
     J: list[float]
     compile: float
     W: np.ndarray | None
+    searches: tuple[int, ...] = ()
 
     def time_to(self, J: float) -> float:
         reached = [second for second, value in zip(self.seconds, self.J, strict=True) if value <= J]
+        return reached[0] if reached else float("inf")
+
+    def searches_to(self, J: float) -> float:
+        reached = [count for count, value in zip(self.searches, self.J, strict=True) if value <= J]
         return reached[0] if reached else float("inf")
 
 
@@ -59,6 +68,7 @@ class Record(keras.callbacks.Callback):
     def __init__(self, budget: float, goal: float):
         super().__init__()
         self.run, self.budget, self.goal = Run([], [], 0.0, None), budget, goal
+        self.searches: list[int] = []
 
     def on_train_begin(self, logs: Any = None) -> None:
         self.begin = time.perf_counter()
@@ -66,6 +76,7 @@ class Record(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self.run.seconds.append(time.perf_counter() - self.begin)
         self.run.J.append(logs["objective"])
+        self.searches.append(int(logs["inner_iterations"]))
         if self.run.seconds[-1] > self.budget or self.run.J[-1] <= self.goal:
             self.model.stop_training = True
 
@@ -84,7 +95,10 @@ def ours(problem: Problem, budget: float, goal: float, jit: bool | str = "auto",
     # From the call of fit on: checking and handing over the data is part of it.
     lead = time.perf_counter() - begin - record.run.seconds[-1]
     seconds = [second + lead for second in record.run.seconds]
-    return record.run._replace(seconds=seconds, compile=compile_seconds, W=model.weight_matrices())
+    searches = tuple(accumulate(record.searches))
+    return record.run._replace(
+        seconds=seconds, compile=compile_seconds, W=model.weight_matrices(), searches=searches
+    )
 
 
 def naive(problem: Problem, budget: float, goal: float, sweeps: int = 3) -> Run:
