@@ -207,7 +207,10 @@ def main() -> None:
     if options.table:
         (x, y), test = data("mnist", 60_000)
         small, large = Problem(x[:5120], y[:5120], 3, "product", 1e-3), Problem(x, y, 4, "sum", 1e-4)
-        columns = [column(small, 10, options.repeats), column(large, 30, options.repeats)]
+        columns = [
+            column(small, options.budget / 3, options.repeats),
+            column(large, options.budget, options.repeats),
+        ]
         written = table(columns, test, options.repeats)
         print(written)
         write(options.table, written)

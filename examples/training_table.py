@@ -53,9 +53,9 @@ class Column:
         """Our time to `factor` J* as a multiple of newton-cg's whole fit."""
         return self.seconds("ours", factor) / self.seconds("scikit-learn LSR, newton-cg", factor)
 
-    def searches(self) -> int:
-        """Our line searches to 1.001 J*, in the median."""
-        return int(median(run.searches_to(1.001 * self.star) for run in self.runs["ours"]))
+    def searches(self) -> float:
+        """Our line searches to 1.001 J*, in the median; infinite where we do not get there."""
+        return median(run.searches_to(1.001 * self.star) for run in self.runs["ours"])
 
     def __str__(self) -> str:
         x, _, rank, penalty, alpha = self.problem
@@ -70,10 +70,10 @@ def in_words(seconds: float, budget: float) -> str:
 def table(columns: list[Column], test: tuple[np.ndarray, np.ndarray], repeats: int) -> str:
     """The table in Markdown, and what it says of newton-cg."""
     said = "; ".join(str(column) for column in columns)
+    counted = f"medians of {repeats} runs of our default and of scikit-learn" if repeats > 1 else "single runs"
     lines = [
         START,
-        f"MNIST on {os.cpu_count()} cores; medians of {repeats} runs of our default and of scikit-learn, single "
-        f"runs of the rest; tracing not counted. From left to right: {said}.",
+        f"MNIST on {os.cpu_count()} cores, {counted}, tracing not counted. From left to right: {said}.",
         "",
         "| |" + " to 1.01 J* | to 1.001 J* | accuracy |" * len(columns),
         "|" + "---|" * (1 + 3 * len(columns)),
@@ -82,7 +82,7 @@ def table(columns: list[Column], test: tuple[np.ndarray, np.ndarray], repeats: i
         cells = [cell for column in columns for cell in column.cells(name, test)]
         lines.append(f"| {title} | " + " | ".join(cells) + " |")
     ratios = " and ".join(f"{column.ratio(1.01):.2f} / {column.ratio(1.001):.2f}" for column in columns)
-    searches = " and ".join(str(column.searches()) for column in columns)
+    searches = " and ".join(f"{column.searches():g}" for column in columns)
     lines += [
         "",
         "Our time to 1.01 / 1.001 J* over that of newton-cg's whole fit of the linear model: "
