@@ -84,12 +84,11 @@ def keras_source(model: keras.Model | keras.layers.Dense) -> LinearSource:
             return ops.convert_to_numpy(ops.cast(keras.tree.flatten(model(x))[0], "float32"))
 
     # With what LoRA has added to it, and in the order of the pixels of an image.
-    kernel = layer.kernel
-    if isinstance(model, LinearBaseline):
-        kernel = model.filter_images().reshape(model.units, -1).T
+    kernel = ops.convert_to_numpy(ops.cast(layer.kernel, "float32"))
+    if isinstance(model, LinearBaseline) and model._layout is not None:
+        kernel = model._layout.images(kernel.T).reshape(model.units, -1).T
     return LinearSource(
-        # For pixels as the model takes them.
-        kernel=ops.convert_to_numpy(ops.cast(kernel, "float32")) * float32(getattr(model, "input_scale", 1)),
+        kernel=kernel * float32(getattr(model, "input_scale", 1)),  # for pixels as the model takes them
         bias=None if layer.bias is None else ops.convert_to_numpy(ops.cast(layer.bias, "float32")),
         outputs=outputs,
         name=type(model).__name__,

@@ -160,7 +160,6 @@ class BilinearClassifier(ClassifierMixin, BaseEstimator):
         if len(self.classes_) < 2:
             raise ValueError(f"Expected labels `y` of at least two classes. Received: one class, {y[0]!r}")
         self.image_shape_ = image_shape(self.image_shape, shape, rows.shape[1], self.rows is not None)
-        self._layout = declared_layout(self.image_shape_, self.rows)
         if isinstance(sample_weight, numbers.Real):
             sample_weight = np.full(len(rows), sample_weight)  # a scalar weighs all alike, as in scikit-learn
         weight = checked_weights(sample_weight, len(rows)) * compute_sample_weight(self.class_weight, y)
@@ -170,8 +169,8 @@ class BilinearClassifier(ClassifierMixin, BaseEstimator):
 
     def _matrices(self, rows: np.ndarray) -> np.ndarray:
         """(T, M, N) of flat images."""
-        images = rows.reshape(-1, *self.image_shape_)
-        return images if self._layout is None else self._layout.matrices(images)
+        images, layout = rows.reshape(-1, *self.image_shape_), declared_layout(self.image_shape_, self.rows)
+        return images if layout is None else layout.matrices(images)
 
     def _moments(self, images: np.ndarray, weight: np.ndarray) -> Moments:
         """What the images less, and divided by, are standard; a ValueError without a bias to take the mean in."""
@@ -222,7 +221,7 @@ class BilinearClassifier(ClassifierMixin, BaseEstimator):
     def decision_function(self, X: Any) -> np.ndarray:
         """The scores z (T, K); for two classes (T,), positive where the second is the more likely."""
         check_is_fitted(self)
-        rows, shape = as_rows(X, self._layout is not None)
+        rows, shape = as_rows(X, self.rows is not None)
         if shape not in (None, self.image_shape_):
             raise ValueError(f"Expected images of {self.image_shape_}, as fitted. Received: images of {shape}")
         images = self._matrices(validate_data(self, rows, dtype=DTYPES, reset=False))
