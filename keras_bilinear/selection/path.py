@@ -161,8 +161,6 @@ def regularization_path(
         >>> path = regularization_path(kb.BilinearSoftmaxRegression(10, rank=1), x, y, [1e-3, 1e-2], [1, 2, 3])
         >>> print(path)
         >>> small = path.model()
-        >>> found = kb.BilinearSoftmaxRegression(10, rank="auto", penalty="sum").fit(x, y, epochs=100).model
-        >>> small = regularization_path(found, x, y).model()  # with fewer ranks, where held-out images allow it
     """
     scoring = checked_scoring(scoring)
     falling, rising = checked_settings(model, x, alphas, ranks)
