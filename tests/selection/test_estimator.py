@@ -20,7 +20,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import keras_bilinear as kb
 from keras_bilinear.callbacks import ConvergenceWarning
 from keras_bilinear.models.regression import ImageRegression
-from keras_bilinear.selection.estimator import BATCH, image_shape
+from keras_bilinear.selection.estimator import BATCH
+from keras_bilinear.selection.flat_images import image_shape
 from tests.problems import planted
 
 EXPECTED_FAILURES = {
