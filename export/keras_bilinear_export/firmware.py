@@ -8,6 +8,10 @@ import numpy as np
 from keras_bilinear_export.micro_model import RESOLVER_METHODS, MicroModel
 
 BYTES_A_LINE = 16
+KNOWN = 3
+"""Images whose scores the firmware carries."""
+TOLERANCE = 0.02
+"""Of the largest known score: some five steps of int8."""
 STORED = {
     "float32": ("float", "f"),
     "int8": ("int8_t", "int8"),
@@ -31,10 +35,10 @@ def checked_prefix(name: str) -> str:
 
 
 def header(model: MicroModel, prefix: str, arena: int) -> str:
-    """model.h: what the firmware sees. `arena`: the bytes measured with the reference kernels."""
+    """NAME_model.h: what the firmware sees. `arena`: the bytes measured with the reference kernels."""
     M, N = model.image_size
     low, high = model.input_range
-    guard = f"{prefix.upper()}_MODEL_H_"
+    guard = f"{prefix}_MODEL_H_"  # not in upper case: names may differ in case alone
     names = ""
     if model.labels is not None:
         listed = "".join(f"    {c_string(label)},\n" for label in model.labels)
@@ -51,7 +55,7 @@ def header(model: MicroModel, prefix: str, arena: int) -> str:
 constexpr size_t {prefix}_model_size = {len(model.content)};
 extern const unsigned char {prefix}_model[{prefix}_model_size];
 
-// Of the file, and known to model.cc and classify.cc: sources of different models do not compile together.
+// Of the file, and known to the other sources: they do not compile with the header of another file.
 constexpr uint32_t {prefix}_model_crc = {crc(model)};
 
 // The image, row by row, and the number of scores.
@@ -78,33 +82,44 @@ bool {prefix}_setup();
 // Scores of one image of {M} x {N} camera pixels, 0 to 255, which are spread over the file's range; after setup.
 bool {prefix}_classify(const uint8_t* pixels, float* scores);
 
+// Images of camera pixels, and the scores that the file gave them where this was written.
+constexpr int {prefix}_known = {KNOWN};
+extern const uint8_t {prefix}_known_images[{prefix}_known][{prefix}_rows * {prefix}_columns];
+extern const float {prefix}_known_scores[{prefix}_known][{prefix}_classes];
+
+// Whether those images get those scores here, but for the rounding of other kernels; once, after setup.
+bool {prefix}_check();
+
 #endif  // {guard}
 """
 
 
 def data(model: MicroModel, prefix: str) -> str:
-    """model.cc: the bytes of the file, aligned as a flatbuffer that is read in place must be."""
-    content = model.content
-    lines = [content[start : start + BYTES_A_LINE] for start in range(0, len(content), BYTES_A_LINE)]
-    listed = "\n".join("    " + " ".join(f"0x{byte:02x}," for byte in line) for line in lines)
+    """NAME_model.cc: the bytes of the file, aligned as a flatbuffer that is read in place must be."""
     return f"""\
-#include "model.h"
+#include "{prefix}_model.h"
 
 {same_model(model, prefix)}
 alignas(16) const unsigned char {prefix}_model[{prefix}_model_size] = {{
-{listed}
+{listed(model.content)}
 }};
 """
 
 
+def listed(content: bytes) -> str:
+    """Bytes as the numbers of an array."""
+    lines = [content[start : start + BYTES_A_LINE] for start in range(0, len(content), BYTES_A_LINE)]
+    return "\n".join("    " + " ".join(f"0x{byte:02x}," for byte in line) for line in lines)
+
+
 def example(model: MicroModel, prefix: str) -> str:
-    """classify.cc: the resolver with the file's own operators, setup and classification."""
+    """NAME_classify.cc: the resolver with the file's own operators, setup and classification."""
     methods = [RESOLVER_METHODS[operator] for operator in model.operators]
     added = " ||\n      ".join(f"resolver.{method}() != 0" for method in methods)
     image, member = STORED[model.image.dtype.name]
     output, output_member = STORED[model.output.dtype.name]
     return f"""\
-#include "model.h"
+#include "{prefix}_model.h"
 
 #include <math.h>
 
@@ -155,6 +170,40 @@ bool {prefix}_classify(const uint8_t* pixels, float* scores) {{
 """
 
 
+def check(model: MicroModel, prefix: str, images: np.ndarray, scores: np.ndarray) -> str:
+    """NAME_check.cc: known images, uint8 (KNOWN, M, N), and the scores (KNOWN, K) that they must get."""
+    # Never none at all, for float32 rounds in the order that a kernel adds in.
+    tolerance = max(TOLERANCE * float(np.abs(scores).max()), 1e-6)
+    pixels = "},\n    {".join(f"\n{listed(image.tobytes())}" for image in images)
+    known = "},\n    {".join(", ".join(map(c_float, row)) for row in scores)
+    return f"""\
+#include "{prefix}_model.h"
+
+#include <math.h>
+
+{same_model(model, prefix)}
+const uint8_t {prefix}_known_images[{prefix}_known][{prefix}_rows * {prefix}_columns] = {{
+    {{{pixels}}}}};
+
+const float {prefix}_known_scores[{prefix}_known][{prefix}_classes] = {{
+    {{{known}}}}};
+
+bool {prefix}_check() {{
+  // Other kernels may round otherwise; wrong ones are far off.
+  constexpr float tolerance = {c_float(tolerance)};
+  float scores[{prefix}_classes];
+  for (int t = 0; t < {prefix}_known; ++t) {{
+    if (!{prefix}_classify({prefix}_known_images[t], scores)) return false;
+    for (int k = 0; k < {prefix}_classes; ++k) {{
+      // NaN is no difference that is small.
+      if (!(fabsf(scores[k] - {prefix}_known_scores[t][k]) <= tolerance)) return false;
+    }}
+  }}
+  return true;
+}}
+"""
+
+
 def crc(model: MicroModel) -> str:
     """The checksum of the file, as a literal."""
     return f"0x{zlib.crc32(model.content):08x}u"
@@ -163,7 +212,7 @@ def crc(model: MicroModel) -> str:
 def same_model(model: MicroModel, prefix: str) -> str:
     """A line that does not compile with the header of another model."""
     return f"""\
-static_assert({prefix}_model_crc == {crc(model)}, "model.h is of another model: write all files anew");
+static_assert({prefix}_model_crc == {crc(model)}, "{prefix}_model.h is of another model: write all files anew");
 """
 
 

@@ -16,6 +16,8 @@ from keras_bilinear_export.arena_probe import STEP, middle
 from keras_bilinear_export.micro_model import MicroModel, read_model
 
 PROBE = Path(__file__).with_name("arena_probe.py")
+CANDIDATES = 64
+"""Images of noise among which those for the check of the firmware are chosen."""
 LARGEST_ARENA = 2**26
 """64 MiB, more memory than any microcontroller has."""
 
@@ -40,20 +42,29 @@ class FirmwareReport:
         )
 
 
-def write_firmware(content: bytes, folder: str | os.PathLike[str], name: str = "classifier") -> FirmwareReport:
-    """Writes `model.h`, `model.cc` and `classify.cc` for a TFLite file.
+def write_firmware(
+    content: bytes,
+    folder: str | os.PathLike[str],
+    name: str = "classifier",
+    images: np.ndarray | None = None,
+) -> FirmwareReport:
+    """Writes `NAME_model.h`, `NAME_model.cc`, `NAME_classify.cc` and `NAME_check.cc` for a TFLite file.
+
+    What is written for different names goes into one program.
 
     Args:
         content: The bytes of a float32, int8 or int16x8 file that `export_tflite` wrote for one image a call.
         folder: Where to write, existing. Files of these names are replaced.
-        name: What the C++ identifiers start with.
+        name: What files and C++ identifiers start with.
+        images: Three or more images (T, M, N) of camera pixels, uint8. The firmware carries the first three and
+            their scores, and checks itself by them. By default noise, of which the file is least sure.
 
     Returns:
         What was written.
 
     Raises:
-        ValueError: if the file or the name is unfit, TensorFlow Lite Micro does not run the file, or a folder lies
-            where a file is to be written.
+        ValueError: if the file, the name or the images are unfit, TensorFlow Lite Micro does not run the file, or a
+            folder lies where a file is to be written.
         FileNotFoundError: if the folder does not exist.
         ImportError: if tflite-micro or ai-edge-litert is not installed.
     """
@@ -62,15 +73,42 @@ def write_firmware(content: bytes, folder: str | os.PathLike[str], name: str = "
     if not target.is_dir():
         raise FileNotFoundError(f"Expected an existing folder. Received: folder={str(folder)!r}")
     model = read_model(content)
+    known = least_sure(model) if images is None else checked_images(model, images)
     arena = measured_arena(model)
     sources = {
-        "model.h": firmware.header(model, prefix, arena),
-        "model.cc": firmware.data(model, prefix),
-        "classify.cc": firmware.example(model, prefix),
+        f"{prefix}_model.h": firmware.header(model, prefix, arena),
+        f"{prefix}_model.cc": firmware.data(model, prefix),
+        f"{prefix}_classify.cc": firmware.example(model, prefix),
+        f"{prefix}_check.cc": firmware.check(model, prefix, known, camera_scores(model, known)),
     }
     replace_files({target / file: text for file, text in sources.items()})
     files = tuple(target / file for file in sources)
     return FirmwareReport(files, len(content), arena, model.scratch, model.operators)
+
+
+def checked_images(model: MicroModel, images: np.ndarray) -> np.ndarray:
+    """The first three, or a ValueError."""
+    x = np.asarray(images)
+    M, N = model.image_size
+    if x.dtype != np.uint8 or x.shape[1:] != (M, N) or len(x) < firmware.KNOWN:
+        raise ValueError(
+            f"Expected {firmware.KNOWN} or more `images` (T, {M}, {N}) of camera pixels, uint8. "
+            f"Received: {x.dtype} {x.shape}"
+        )
+    return x[: firmware.KNOWN]
+
+
+def least_sure(model: MicroModel) -> np.ndarray:
+    """Noise, always the same, whose scores lie closest together: those that say 0 or 1 hide a wrong kernel."""
+    noise = np.random.default_rng(0).integers(256, size=(CANDIDATES, *model.image_size), dtype="uint8")
+    spread = np.abs(camera_scores(model, noise) - (0.5 if model.classes == 1 else 0.0)).max(axis=1)
+    return noise[np.argsort(spread, kind="stable")[: firmware.KNOWN]]
+
+
+def camera_scores(model: MicroModel, pixels: np.ndarray) -> np.ndarray:
+    """What `classify` of the firmware gives for images of camera pixels, (T, K)."""
+    low, high = (np.float32(end) for end in model.input_range)
+    return scores(model.content, low + pixels * ((high - low) / np.float32(255)))
 
 
 def arena_size(content: bytes) -> int:

@@ -60,7 +60,7 @@ def warn_of_rank(rank: int, size: tuple[int, int]) -> None:
         warnings.warn(f"{numbers}. Give a smaller one, or take the linear model.", stacklevel=2)
 
 
-def warn_of_guess(pixels: int, size: tuple[int, int], name: str) -> None:
+def warn_of_guess(pixels: int, size: tuple[int, ...], name: str) -> None:
     """Warns that flat rows are taken for images of a shape nobody has told, as the argument `name` does."""
     effect = ": a linear model, in more numbers" if size[0] == 1 else " row by row, which nothing confirms"
     images = f"images of {size[0]} x {size[1]}{effect}"

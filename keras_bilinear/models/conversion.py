@@ -9,9 +9,10 @@ from keras import ops
 from keras_bilinear.arguments import image_shape, positive_integer
 from keras_bilinear.maths.bilinear import truncated_factors
 from keras_bilinear.models.bilinear import BilinearLogisticRegression, BilinearRegression, BilinearSoftmaxRegression
-from keras_bilinear.models.linear_sources import LinearSource, gives_logits, source_of
+from keras_bilinear.models.linear_sources import LinearSource, gives_logits, laid_out, source_of
 from keras_bilinear.models.normalization import nearest_product
 from keras_bilinear.models.regression import ImageRegression
+from keras_bilinear.parts.image_layout import declared_layout
 
 
 def to_dense(model: ImageRegression) -> keras.Sequential:
@@ -43,6 +44,7 @@ def from_dense(
     input_shape: tuple[int, int] | tuple[int, int, int],
     alpha: float = 1e-3,
     penalty: str = "product",
+    rows: int | tuple[int, ...] | None = None,
 ) -> BilinearRegression:
     """The bilinear model of rank L closest to a dense soft-max or logistic model on flattened images.
 
@@ -54,9 +56,11 @@ def from_dense(
             z = W x + bias of the pixels x, or the probabilities of z; or one of scikit-learn, as for `compress`.
             Random images are the proof of it.
         rank: L of the result.
-        input_shape: (M, N) or (M, N, 1) of the images, row by row in the dense kernel's input.
+        input_shape: (M, N) or (M, N, 1) of the images, row by row in the dense kernel's input; (M, N, C) with
+            `rows`.
         alpha: Weight of the penalty in the result, for further training.
         penalty: "product", "sum" or "frobenius".
+        rows: The axes of images (M, N, C) that make the rows of a matrix, as for the models.
 
     Returns:
         A `BilinearSoftmaxRegression`, or a `BilinearLogisticRegression` for K = 1.
@@ -65,17 +69,19 @@ def from_dense(
         ValueError: if there is not exactly one `Dense` layer with weights, its kernel has not M N rows, it holds
             NaN or infinity, or what the model gives for random images is not what its kernel says.
     """
-    return nearest(source_of(dense), rank, input_shape, alpha, penalty)
+    return nearest(source_of(dense), rank, input_shape, alpha, penalty, rows)
 
 
-def nearest(source: LinearSource, rank: int, input_shape: Any, alpha: float, penalty: str) -> BilinearRegression:
+def nearest(
+    source: LinearSource, rank: int, input_shape: Any, alpha: float, penalty: str, rows: Any = None
+) -> BilinearRegression:
     """The bilinear model of rank L closest to `source`, which is proven to be what its weights say.
 
     Where the spread of the pixels is known, what is truncated is W of pixels in this unit.
     """
-    M, N = checked_size(source, input_shape)
+    source, size = on_matrices(source, input_shape, rows)
     rank = positive_integer("rank", rank)
-    gives_logits(source, (M, N))
+    gives_logits(source, size)
     K = source.kernel.shape[1]
     settings: dict[str, Any] = {
         "rank": rank,
@@ -83,11 +89,12 @@ def nearest(source: LinearSource, rank: int, input_shape: Any, alpha: float, pen
         "penalty": penalty,
         "use_bias": source.bias is not None,
         "input_shape": input_shape,
+        "rows": rows,
     }
     model = BilinearLogisticRegression(**settings) if K == 1 else BilinearSoftmaxRegression(K, **settings)
-    rows, columns = spreads(source, (M, N))
-    A, B = truncated_factors(ops.convert_to_tensor(in_spreads(source, (M, N))), rank)
-    model.head.assign_factors(A / rows[:, None], B / columns[:, None])
+    r, c = spreads(source, size)
+    A, B = truncated_factors(ops.convert_to_tensor(in_spreads(source, size)), rank)
+    model.head.assign_factors(A / r[:, None], B / c[:, None])
     if source.bias is not None:
         model.head.bias.assign(source.bias)
     return model
@@ -104,6 +111,13 @@ def spreads(source: LinearSource, size: tuple[int, int]) -> tuple[np.ndarray, np
     spread = np.ones(size) if source.spread is None else source.spread.reshape(size)
     rows, columns = nearest_product(spread)
     return rows.astype("float32"), columns.astype("float32")
+
+
+def on_matrices(source: LinearSource, input_shape: Any, rows: Any) -> tuple[LinearSource, tuple[int, int]]:
+    """The source on matrices, and their (M, N); a ValueError as of `checked_size`, or for wrong `rows`."""
+    layout = declared_layout(image_shape("input_shape", input_shape, channels=True), rows)
+    source = laid_out(source, layout)
+    return source, checked_size(source, input_shape if layout is None else layout.size)
 
 
 def checked_size(source: LinearSource, input_shape: Any) -> tuple[int, int]:

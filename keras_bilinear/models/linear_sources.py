@@ -10,6 +10,7 @@ import tensorflow as tf
 from keras import ops
 
 from keras_bilinear.models.linear import LinearBaseline
+from keras_bilinear.parts.image_layout import ImageLayout
 from keras_bilinear.parts.networks import is_functional, only
 
 PROBES = 8
@@ -28,7 +29,7 @@ class LinearSource(NamedTuple):
         bias: (K,), or None.
         outputs: What the model gives for images (T, M, N): the probabilities (T, K) of z, or z.
         name: What to call the model in an error.
-        size: (M, N) where the model knows it.
+        size: (M, N), or (M, N, C), where the model knows it.
         classes: The labels of its classes in order, or None for 0..K-1.
         rounding: By how much of themselves the numbers it computes with are rounded; 0 for float32 and better.
         loss: What a Keras model was compiled with.
@@ -39,7 +40,7 @@ class LinearSource(NamedTuple):
     bias: np.ndarray | None
     outputs: Callable[[np.ndarray], np.ndarray]
     name: str
-    size: tuple[int, int] | None = None
+    size: tuple[int, ...] | None = None
     classes: list[Any] | None = None
     rounding: float = 0.0
     loss: Any = None
@@ -82,9 +83,12 @@ def keras_source(model: keras.Model | keras.layers.Dense) -> LinearSource:
         with tf.device("CPU"):  # whose products are those of float32: a GPU may round them to 11 bits
             return ops.convert_to_numpy(ops.cast(keras.tree.flatten(model(x))[0], "float32"))
 
+    # With what LoRA has added to it, and in the order of the pixels of an image.
+    kernel = ops.convert_to_numpy(ops.cast(layer.kernel, "float32"))
+    if isinstance(model, LinearBaseline) and model._layout is not None:
+        kernel = model._layout.images(kernel.T).reshape(model.units, -1).T
     return LinearSource(
-        # With what LoRA has added to it, for pixels as the model takes them.
-        kernel=ops.convert_to_numpy(ops.cast(layer.kernel, "float32")) * float32(getattr(model, "input_scale", 1)),
+        kernel=kernel * float32(getattr(model, "input_scale", 1)),  # for pixels as the model takes them
         bias=None if layer.bias is None else ops.convert_to_numpy(ops.cast(layer.bias, "float32")),
         outputs=outputs,
         name=type(model).__name__,
@@ -116,7 +120,7 @@ def the_dense_layer(model: keras.Model | keras.layers.Dense) -> keras.layers.Den
 def shape_of_an_image(model: keras.Model) -> tuple[int | None, ...] | None:
     """What a model of this package, functional or sequential takes; None for any other, which gets images."""
     if isinstance(model, LinearBaseline):
-        return model.image_size
+        return model.image_shape
     if not is_functional(model):
         return None
     only("output", model, "output_shape")
@@ -124,14 +128,35 @@ def shape_of_an_image(model: keras.Model) -> tuple[int | None, ...] | None:
 
 
 def size_of(shape: tuple[int | None, ...] | None) -> Any:
-    """(M, N) of an image (M, N), (M, N, 1) or (1, M, N); None for flat ones."""
+    """(M, N) of an image (M, N), (M, N, 1) or (1, M, N), or (M, N, C) of one with channels; None for flat ones."""
     if shape is None or len(shape) == 1:
         return None
     if len(shape) == 2:
         return shape
-    if len(shape) != 3 or 1 not in (shape[0], shape[2]):
-        raise ValueError(f"Expected a model of images with one channel. Received: images of shape {shape}")
+    if len(shape) != 3:
+        raise ValueError(f"Expected a model of images (M, N) or (M, N, C). Received: images of shape {shape}")
+    if 1 not in (shape[0], shape[2]):
+        return shape
     return shape[:2] if shape[2] == 1 else shape[1:]
+
+
+def laid_out(source: LinearSource, layout: ImageLayout | None) -> LinearSource:
+    """The source on the matrices that `rows` makes of its images, or a ValueError if those have another shape."""
+    if layout is None:
+        return source
+    pixels = int(np.prod(layout.shape))
+    if source.size not in (None, layout.shape) or len(source.kernel) != pixels:
+        raise ValueError(
+            f"Expected a model of images {layout.shape} with {pixels} pixels, as `input_shape` says. Received: a "
+            f"kernel of shape {source.kernel.shape}, for images {source.size or 'of a shape that is not known'}"
+        )
+    order = layout.matrices(np.arange(pixels).reshape(1, *layout.shape)).reshape(-1)
+    return source._replace(
+        kernel=source.kernel[order],
+        outputs=lambda matrices: source.outputs(layout.images(matrices)),
+        size=None,
+        spread=None if source.spread is None else source.spread[order],
+    )
 
 
 # scikit-learn ---------------------------------------------------------------------------------------------------

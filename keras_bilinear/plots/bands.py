@@ -114,24 +114,64 @@ def draw_drawn(figure: "Figure", part: Drawn, names: list[str], labels: AxisLabe
 
 def draw_bands(figure: "Figure", part: Drawn, names: list[str], labels: AxisLabels, top: float) -> None:
     """Filters side by side, ten in a row, and the factors of up to ten below them."""
-    (width, height), left, limit = panel_size(part, labels), left_of(labels), largest(part.W)
-    lefts = [left + (k % IN_A_ROW) * (width + PLACES.gap) for k in range(len(part.W))]
-    tops = [top + k // IN_A_ROW * (PLACES.title + height + PLACES.gap) for k in range(len(part.W))]
-    panels = [add_panel(figure, *place, width, height) for place in zip(lefts, tops, strict=True)]
-    for panel, W, name in zip(panels, part.shown, names, strict=True):
-        draw_matrix(panel, W, limit)
+    (width, height), left, K = panel_size(part, labels), left_of(labels), len(part.W)
+    lefts = [left + (k % IN_A_ROW) * (width + PLACES.gap) for k in range(K)]
+    tops = [top + k // IN_A_ROW * (PLACES.title + height + PLACES.gap) for k in range(K)]
+    panels = filter_panels(figure, part, lefts, tops, (width, height))
+    for panel, name in zip(panels, names, strict=True):
         title(panel, name, names)
-    name_rows(panels[0], labels)
-    row_label(panels[0], f"{part.name}\n{part.numbers:,}\nweights")
+    name_model(panels[0], part, labels)
     add_scale(figure, panels[0], max(lefts) + width + PLACES.gap, top, height, "$W_k$")
-    if part.A is None or part.B is None or len(part.W) > IN_A_ROW:
+    if part.A is None or K > IN_A_ROW:
         mark_columns(panels[-1], labels)
-        return
-    below = top + height + PLACES.gap
-    above, under = (
-        [add_panel(figure, each, below + i * (PLACES.curves + PLACES.gap), width, PLACES.curves) for each in lefts]
-        for i in range(2)
-    )
+    else:
+        draw_below(figure, part, labels, lefts, width, top + height + PLACES.gap)
+
+
+def draw_lines(figure: "Figure", part: Drawn, names: list[str], labels: AxisLabels, top: float) -> None:
+    """Filters below each other, with their factors beside them."""
+    (width, height), left, K = panel_size(part, labels), left_of(labels), len(part.W)
+    tops = [top + k * (height + PLACES.gap) for k in range(K)]
+    panels = filter_panels(figure, part, [left] * K, tops, (width, height))
+    if K == 1:
+        title(panels[0], names[0], names)
+        name_model(panels[0], part, labels)
+    else:
+        for panel, name in zip(panels, names, strict=True):
+            name_rows(panel, labels)
+            row_label(panel, name)
+        words = f"{part.name}, {part.numbers:,} weights".replace("\n", ", ")
+        panels[0].set_title(words, fontsize=8, pad=3, loc="right")
+    mark_columns(panels[-1], labels)
+    add_scale(figure, panels[0], left + width + PLACES.gap, top, height, "$W_k$" if K > 1 else "$W$")
+    if part.A is not None:
+        draw_beside(figure, part, labels, left + width + PLACES.right, tops, (width, height))
+
+
+def filter_panels(
+    figure: "Figure", part: Drawn, lefts: list[float], tops: list[float], size: tuple[float, float]
+) -> list["Axes"]:
+    """W_k at their places, all on one scale."""
+    limit = largest(part.W)
+    panels = [add_panel(figure, *place, *size) for place in zip(lefts, tops, strict=True)]
+    for panel, W in zip(panels, part.shown, strict=True):
+        draw_matrix(panel, W, limit)
+    return panels
+
+
+def name_model(panel: "Axes", part: Drawn, labels: AxisLabels) -> None:
+    """To the left of its first filter."""
+    name_rows(panel, labels)
+    row_label(panel, f"{part.name}\n{part.numbers:,}\nweights")
+
+
+def draw_below(
+    figure: "Figure", part: Drawn, labels: AxisLabels, lefts: list[float], width: float, top: float
+) -> None:
+    """The factors, two rows of panels as wide as the filters above them."""
+    assert part.A is not None
+    tops = (top, top + PLACES.curves + PLACES.gap)
+    above, under = ([add_panel(figure, left, each, width, PLACES.curves) for left in lefts] for each in tops)
     draw_factors(above, under, part, labels)
     for panel in (*above[1:], *under[1:]):
         panel.tick_params(labelleft=False, left=False)
@@ -141,41 +181,21 @@ def draw_bands(figure: "Figure", part: Drawn, names: list[str], labels: AxisLabe
     add_legend(under[-1], len(part.A))
 
 
-def draw_lines(figure: "Figure", part: Drawn, names: list[str], labels: AxisLabels, top: float) -> None:
-    """Filters below each other, with their factors beside them."""
-    (width, height), left, K = panel_size(part, labels), left_of(labels), len(part.W)
-    limit = largest(part.W)
-    tops = [top + k * (height + PLACES.gap) for k in range(K)]
-    panels = [add_panel(figure, left, each, width, height) for each in tops]
-    for panel, W, name in zip(panels, part.shown, names, strict=True):
-        draw_matrix(panel, W, limit)
-        if K > 1:
-            name_rows(panel, labels)
-            row_label(panel, name)
-    if K == 1:
-        title(panels[0], names[0], names)
-        name_rows(panels[0], labels)
-        row_label(panels[0], f"{part.name}\n{part.numbers:,}\nweights")
-    else:
-        words = f"{part.name}, {part.numbers:,} weights".replace("\n", ", ")
-        panels[0].set_title(words, fontsize=8, pad=3, loc="right")
-    mark_columns(panels[-1], labels)
-    add_scale(figure, panels[0], left + width + PLACES.gap, top, height, "$W_k$" if K > 1 else "$W$")
-    if part.A is None or part.B is None:
-        return
-    first = left + width + PLACES.right + (PLACES.between if K == 1 else 0.1)
-    wide = width if K == 1 else PLACES.bars
-    beside = [add_panel(figure, first, each, wide, height) for each in tops]
-    far = [add_panel(figure, first + wide + PLACES.between, each, width, height) for each in tops]
+def draw_beside(
+    figure: "Figure", part: Drawn, labels: AxisLabels, left: float, tops: list[float], size: tuple[float, float]
+) -> None:
+    """The factors, two panels beside each filter and as high as it is."""
+    assert part.A is not None
+    (width, height), is_lone = size, len(tops) == 1
+    near, wide = (left + PLACES.between, width) if is_lone else (left + 0.1, PLACES.bars)
+    beside = [add_panel(figure, near, top, wide, height) for top in tops]
+    far = [add_panel(figure, near + wide + PLACES.between, top, width, height) for top in tops]
     draw_factors(beside, far, part, labels, lying=True)
     for panel in (*beside[:-1], *far[:-1]):
         panel.tick_params(labelbottom=False)
-    index = "l" if K == 1 else "l,k"
-    for panel, factor, what in (
-        (beside[0], "a", labels.ylabel or "rows"),
-        (far[0], "b", labels.xlabel or "columns"),
-    ):
-        panel.set_title(f"${factor}_{{{index}}}$, {what}", fontsize=9, pad=3)
+    index = "l" if is_lone else "l,k"
+    beside[0].set_title(f"$a_{{{index}}}$, {labels.ylabel or 'rows'}", fontsize=9, pad=3)
+    far[0].set_title(f"$b_{{{index}}}$, {labels.xlabel or 'columns'}", fontsize=9, pad=3)
     mark_values(far[-1], labels._replace(xlabel=None))
     add_legend(far[0], len(part.A))
 

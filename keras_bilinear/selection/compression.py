@@ -12,8 +12,8 @@ from keras_bilinear.data.arrays import class_indices
 from keras_bilinear.data.unusual import warn_of_guess, warn_of_rank
 from keras_bilinear.export import inference_graph, slim, tflite_content
 from keras_bilinear.models.bilinear import BilinearRegression
-from keras_bilinear.models.conversion import checked_size, in_spreads, nearest
-from keras_bilinear.models.linear_sources import LinearSource, gives_logits, source_of
+from keras_bilinear.models.conversion import checked_size, in_spreads, nearest, on_matrices
+from keras_bilinear.models.linear_sources import LinearSource, gives_logits, laid_out, source_of
 
 BATCH = 4096
 """Images classified at once, so that it needs little memory."""
@@ -22,10 +22,11 @@ BATCH = 4096
 def compress(
     model: object,
     rank: int | None = None,
-    input_shape: tuple[int, int] | None = None,
+    input_shape: tuple[int, ...] | None = None,
     tolerance: float | None = None,
     alpha: float = 1e-3,
     penalty: str = "product",
+    rows: int | tuple[int, ...] | None = None,
 ) -> BilinearRegression:
     """The bilinear model nearest to a fitted linear one: every W_k replaced by its truncated SVD.
 
@@ -38,11 +39,12 @@ def compress(
             flattened images, alone or behind a `StandardScaler` in a `Pipeline`. Random images prove that it gives
             z = W x + bias of the pixels x, or the soft-max.
         rank: L of the result.
-        input_shape: (M, N) of the images. May be left out where a Keras model says it, or, with a warning, for
-            square images.
+        input_shape: (M, N) of the images, or (M, N, C) with `rows`. May be left out where a Keras model says it,
+            or, with a warning, for square images.
         tolerance: In place of `rank`: the least L that changes every W_k by at most this fraction of its norm.
         alpha: Weight of the penalty in the result, for further training.
         penalty: "product", "sum" or "frobenius".
+        rows: The axes of images (M, N, C) that make the rows of a matrix, as for the models.
 
     Returns:
         A `BilinearSoftmaxRegression`, or a `BilinearLogisticRegression` for two classes of one score.
@@ -60,18 +62,20 @@ def compress(
     if (rank is None) == (tolerance is None):
         raise ValueError(f"Expected either `rank` or `tolerance`. Received: rank={rank}, tolerance={tolerance}")
     source = source_of(model)
-    M, N = checked_size(source, image_size(source) if input_shape is None else input_shape)
+    shape = image_size(source) if input_shape is None else input_shape
+    matrices, size = on_matrices(source, shape, rows)
     if tolerance is not None:
-        rank = least_rank(in_spreads(source, (M, N)), tolerance)
-    model = nearest(source, positive_integer("rank", rank), (M, N), alpha, penalty)
+        rank = least_rank(in_spreads(matrices, size), tolerance)
+    rank = positive_integer("rank", rank)
+    model = nearest(source, rank, size if rows is None else shape, alpha, penalty, rows)
     if input_shape is None and source.size is None:
-        warn_of_guess(len(source.kernel), (M, N), "input_shape")
-    warn_of_rank(model.rank, (M, N))
+        warn_of_guess(len(source.kernel), size, "input_shape")
+    warn_of_rank(model.rank, size)
     return model
 
 
-def image_size(source: LinearSource) -> tuple[int, int]:
-    """(M, N) as the model has it, or square."""
+def image_size(source: LinearSource) -> tuple[int, ...]:
+    """(M, N), or (M, N, C), as the model has it, or square."""
     pixels = len(source.kernel)
     side = round(pixels**0.5)
     if source.size is None and side * side != pixels:
@@ -113,7 +117,7 @@ def compression_report(before: object, after: BilinearRegression, x: Any, y: Any
     Args:
         before: What was given to `compress`.
         after: What it gave, fitted further or not.
-        x: Images (T, M, N).
+        x: Images (T, M, N), or as `after` takes them.
         y: Labels, as for `fit`; for a model of scikit-learn its own labels, of any kind.
 
     Raises:
@@ -124,6 +128,7 @@ def compression_report(before: object, after: BilinearRegression, x: Any, y: Any
     source = source_of(before)
     if source.kernel.shape[1] != after.units:
         raise ValueError(f"Expected models of {source.kernel.shape[1]} scores each. Received: {after.units} after")
+    source = laid_out(source, after._layout)
     checked_size(source, after.image_size)
     threshold = 0.0 if gives_logits(source, after.image_size) else 0.5
     batch = after._checked(x, class_numbers(y, source.classes))

@@ -1,6 +1,5 @@
 """The bilinear models as a scikit-learn classifier, for its pipelines and its model selection."""
 
-import math
 import numbers
 import warnings
 from typing import Any
@@ -13,6 +12,8 @@ from keras_bilinear.data.arrays import checked_weights
 from keras_bilinear.data.unusual import warn_of_guess
 from keras_bilinear.models.bilinear import BilinearLogisticRegression, BilinearRegression, BilinearSoftmaxRegression
 from keras_bilinear.models.normalization import Moments, expect_same, folded_regression
+from keras_bilinear.parts.image_layout import declared_layout
+from keras_bilinear.selection.flat_images import as_rows, image_shape
 from keras_bilinear.selection.standardization import checked_way, moments_of_images
 from keras_bilinear.stopping.automatic_rank import AutomaticRank
 from keras_bilinear.stopping.convergence import ADVICE_IF_STALLED, BlockConvergence, ConvergenceWarning
@@ -39,7 +40,7 @@ class BilinearClassifier(ClassifierMixin, BaseEstimator):
 
     X holds images (T, M, N) or (T, M, N, 1), or flat rows (T, M N) as pipelines pass them on. Rows are cut into
     images of `image_shape`. Without it a warning tells what they are taken for: square images where M N is a square
-    number, else images of a single row, on which the model is a linear one.
+    number, else images of a single row, on which the model is a linear one. With `rows` images have channels.
 
     The solver runs in float32 without XLA: one graph, traced once, serves all fits of one rank, image shape and
     number of classes, however many images they have. Of a `GridSearchCV` only the first of these takes seconds.
@@ -50,7 +51,7 @@ class BilinearClassifier(ClassifierMixin, BaseEstimator):
         penalty: "product" (the paper's choice), "sum" or "frobenius".
         use_bias: Whether each class has an intercept, which is not penalised. Unlike the Keras models it has one
             by default: behind a scaler that centres the pixels nothing else can tell how frequent a class is.
-        image_shape: (M, N) of an image; None reads it off X.
+        image_shape: (M, N) of an image, or (M, N, C) with `rows`; None reads it off X.
         tol: The fit has converged when a sweep improves J by less than this fraction of it; with rank="auto", when
             J is certified to be within this fraction of its optimum.
         max_iter: Sweeps the fit may take.
@@ -60,15 +61,17 @@ class BilinearClassifier(ClassifierMixin, BaseEstimator):
         standardize: "rows", "columns" or True: the fit sees images less the mean of every pixel, divided by a scale
             of each row, of each column, or of both. `model_` takes images as they are, for what was done is folded
             into its factors and its bias; it has as many numbers as without.
+        rows: The axes of images (M, N, C) that make the rows of a matrix, as for the models: 1 lays them out as
+            M x (N C), (1, 2) as (M N) x C.
         verbose: As in Keras: 0 is silent, 1 shows a progress bar for each sweep, 2 a line.
 
     Attributes:
         model_: The fitted Keras model, for `export_tflite`, `plots.plot_filters` and the like.
         classes_: The labels in the order of the columns of `predict_proba`.
-        coef_: W as rows (K, M N), or (1, M N) for two classes.
+        coef_: W as rows (K, M N), or (1, M N) for two classes, in the order of the pixels of an image.
         intercept_: The bias (K,), or (1,) for two classes; zeros without one.
-        image_shape_: (M, N).
-        n_features_in_: M N.
+        image_shape_: (M, N), or (M, N, C).
+        n_features_in_: Pixels of an image, M N or M N C.
         n_iter_: Sweeps the fit took.
 
     Raises:
@@ -87,7 +90,7 @@ class BilinearClassifier(ClassifierMixin, BaseEstimator):
         *,
         penalty: str = "product",
         use_bias: bool = True,
-        image_shape: tuple[int, int] | None = None,
+        image_shape: tuple[int, ...] | None = None,
         tol: float = 1e-3,
         max_iter: int = 100,
         class_weight: Any = None,
@@ -95,6 +98,7 @@ class BilinearClassifier(ClassifierMixin, BaseEstimator):
         verbose: int = 0,
         input_scale: float = 1.0,
         standardize: Any = None,
+        rows: int | tuple[int, ...] | None = None,
     ):
         self.rank = rank
         self.alpha = alpha
@@ -108,12 +112,13 @@ class BilinearClassifier(ClassifierMixin, BaseEstimator):
         self.verbose = verbose
         self.input_scale = input_scale
         self.standardize = standardize
+        self.rows = rows
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "BilinearClassifier":
         """Fits the model anew.
 
         Args:
-            X: Images (T, M, N) or (T, M, N, 1), or rows (T, M N).
+            X: Images (T, M, N) or (T, M, N, 1), or rows (T, M N); with `rows` images (T, M, N, C), or (T, M N C).
             y: Labels (T,), integers or strings, of two classes or more.
             sample_weight: (T,) non-negative numbers, or None for all ones.
 
@@ -147,20 +152,25 @@ class BilinearClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def _checked(self, X: Any, y: Any, sample_weight: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Images (T, M, N), class numbers and weights (T,); what classes and what size there are is noted."""
-        rows, shape = as_rows(X)
+        """Matrices (T, M, N), class numbers and weights (T,); what classes and what size there are is noted."""
+        rows, shape = as_rows(X, self.rows is not None)
         rows, y = validate_data(self, rows, y, dtype=DTYPES)
         check_classification_targets(y)
         self.classes_, classes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(f"Expected labels `y` of at least two classes. Received: one class, {y[0]!r}")
-        self.image_shape_ = image_shape(self.image_shape, shape, rows.shape[1])
+        self.image_shape_ = image_shape(self.image_shape, shape, rows.shape[1], self.rows is not None)
         if isinstance(sample_weight, numbers.Real):
             sample_weight = np.full(len(rows), sample_weight)  # a scalar weighs all alike, as in scikit-learn
         weight = checked_weights(sample_weight, len(rows)) * compute_sample_weight(self.class_weight, y)
         if shape is None and self.image_shape is None:
             warn_of_guess(rows.shape[1], self.image_shape_, "image_shape")
-        return rows.reshape(-1, *self.image_shape_), classes, weight
+        return self._matrices(rows), classes, weight
+
+    def _matrices(self, rows: np.ndarray) -> np.ndarray:
+        """(T, M, N) of flat images."""
+        images, layout = rows.reshape(-1, *self.image_shape_), declared_layout(self.image_shape_, self.rows)
+        return images if layout is None else layout.matrices(images)
 
     def _moments(self, images: np.ndarray, weight: np.ndarray) -> Moments:
         """What the images less, and divided by, are standard; a ValueError without a bias to take the mean in."""
@@ -172,7 +182,8 @@ class BilinearClassifier(ClassifierMixin, BaseEstimator):
         """The fitted model for images as they are; it tells of the fit as the one that was fitted does."""
         fitted = self.model_
         scaled = Moments(*(part * self.input_scale for part in moments))
-        folded = folded_regression(fitted, scaled, input_scale=self.input_scale)
+        shape = {"input_shape": self.image_shape_, "input_scale": self.input_scale}
+        folded = folded_regression(fitted, scaled, **shape)
         expect_same(lambda X: fitted(moments.standardized(X)), folded, moments)
         folded.compile(jit_compile=False, run_eagerly=True)
         folded._last_fit = fitted._last_fit
@@ -199,6 +210,7 @@ class BilinearClassifier(ClassifierMixin, BaseEstimator):
             "penalty": self.penalty,
             "use_bias": self.use_bias,
             "input_shape": self.image_shape_,
+            "rows": self.rows,
             "seed": int(check_random_state(self.random_state).randint(2**31 - 1)),
             "dtype": "float32",
             "input_scale": self.input_scale if self.standardize is None else 1.0,
@@ -209,10 +221,10 @@ class BilinearClassifier(ClassifierMixin, BaseEstimator):
     def decision_function(self, X: Any) -> np.ndarray:
         """The scores z (T, K); for two classes (T,), positive where the second is the more likely."""
         check_is_fitted(self)
-        rows, shape = as_rows(X)
+        rows, shape = as_rows(X, self.rows is not None)
         if shape not in (None, self.image_shape_):
             raise ValueError(f"Expected images of {self.image_shape_}, as fitted. Received: images of {shape}")
-        images = validate_data(self, rows, dtype=DTYPES, reset=False).reshape(-1, *self.image_shape_)
+        images = self._matrices(validate_data(self, rows, dtype=DTYPES, reset=False))
         # In float64, so that the scores of an image do not depend on its neighbours; in batches, for the memory.
         batches = (images[first : first + BATCH].astype("float64") for first in range(0, len(images), BATCH))
         z = np.concatenate(
@@ -241,7 +253,7 @@ class BilinearClassifier(ClassifierMixin, BaseEstimator):
     @property
     def coef_(self) -> np.ndarray:
         """W as rows (K, M N), or (1, M N) for two classes, for pixels as they are in X."""
-        W = self.model_.weight_matrices().reshape(self.model_.units, -1)
+        W = self.model_.filter_images().reshape(self.model_.units, -1)
         return W if self.model_.input_scale == 1 else W * np.float32(self.model_.input_scale)
 
     @property
@@ -254,38 +266,3 @@ class BilinearClassifier(ClassifierMixin, BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.input_tags.three_d_array = True
         return tags
-
-
-def as_rows(X: Any) -> tuple[Any, tuple[int, int] | None]:
-    """Images as rows (T, M N), and their (M, N); anything else as it is, and None."""
-    try:
-        shape = X.shape if hasattr(X, "shape") else np.asarray(X).shape
-    except ValueError:  # a ragged list, of which scikit-learn says what is wrong
-        return X, None
-    if len(shape) > 4 or (len(shape) == 4 and shape[3] != 1):
-        raise ValueError(
-            "Expected images `X` of shape (T, M, N) or (T, M, N, 1), or rows (T, M N). "
-            f"Received: X of shape {tuple(shape)}"
-        )
-    if len(shape) < 3:
-        return X, None
-    T, M, N = (int(size) for size in shape[:3])
-    return np.reshape(np.asarray(X), (T, M * N)), (M, N)
-
-
-def image_shape(declared: Any, given: tuple[int, int] | None, pixels: int) -> tuple[int, int]:
-    """(M, N): as declared, as the images given have it, or what rows of so many pixels can be cut into.
-
-    Raises:
-        ValueError: if what is declared is no shape of an image, or not that of the data.
-    """
-    if declared is None:
-        side = math.isqrt(pixels)
-        return given or ((side, side) if side**2 == pixels else (1, pixels))
-    if not isinstance(declared, list | tuple | np.ndarray) or len(declared) != 2:
-        raise ValueError(f"Expected `image_shape` to be (M, N). Received: image_shape={declared!r}")
-    M, N = (positive_integer("image_shape", size) for size in declared)
-    if given not in (None, (M, N)) or pixels != M * N:
-        received = f"rows of {pixels} pixels" if given is None else f"images of {given}"
-        raise ValueError(f"Expected images of image_shape={(M, N)}, {M * N} pixels. Received: {received}")
-    return M, N

@@ -113,8 +113,8 @@ def regularization_path(
     model: BilinearRegression,
     x: Any,
     y: Any,
-    alphas: Sequence[float],
-    ranks: Sequence[int] | str,
+    alphas: Sequence[float] | None = None,
+    ranks: Sequence[int] | str = "auto",
     validation_data: tuple[Any, ...] | None = None,
     validation_split: float = 0.2,
     folds: int | None = None,
@@ -131,11 +131,13 @@ def regularization_path(
     traced once.
 
     Args:
-        model: BLR or BSR with the settings all fits share; its own rank, alpha and weights play no part.
+        model: BLR or BSR with the settings all fits share. Its weights play no part, its rank and alpha only where
+            none are given here.
         x: Images (T, M, N) or (T, M, N, 1).
         y: Labels, as for `fit`.
-        alphas: Penalty weights, >= 0.
-        ranks: Numbers of ranks, >= 1; "auto" for all that take no more numbers than the linear model, up to 8.
+        alphas: Penalty weights, >= 0; by default that of the model.
+        ranks: Numbers of ranks, >= 1. "auto" for all up to 8 that take no more numbers than the linear model; where
+            a fit with rank="auto" has found fewer, up to those.
         validation_data: (x, y) or (x, y, sample_weight) held out; by default a part of x and y.
         validation_split: The fraction of x and y that is held out without `validation_data`: of every class its
             last images.
@@ -161,8 +163,7 @@ def regularization_path(
         >>> small = path.model()
     """
     scoring = checked_scoring(scoring)
-    ranks = ranks_worth_it(np.shape(x)[1:3]) if isinstance(ranks, str) and ranks == "auto" else ranks
-    falling, rising = checked_settings(model, alphas, ranks)
+    falling, rising = checked_settings(model, x, alphas, ranks)
     rtol, max_sweeps = non_negative("rtol", rtol), positive_integer("max_sweeps", max_sweeps)
     folds = None if folds is None else positive_integer("folds", folds)
     check_ways(validation_data, folds, groups)
@@ -194,18 +195,27 @@ def regularization_path(
     return RegularizationPath(points, name_of(scoring))
 
 
-def ranks_worth_it(size: tuple[int, ...]) -> list[int]:
+def ranks_worth_it(size: tuple[int, int]) -> list[int]:
     """1, 2, ... up to what takes no more numbers than the linear model, of (M, N)."""
     most = max(math.prod(size) // max(sum(size), 1), 1)
     return list(range(1, min(most, MOST_RANKS) + 1))
 
 
-def checked_settings(model: object, alphas: Any, ranks: Any) -> tuple[list[float], list[int]]:
+def automatic_ranks(model: BilinearRegression, x: Any) -> list[int]:
+    """Those that are worth it for images x; of a model with rank="auto" none above what its fit has found."""
+    worth = ranks_worth_it(model._size_of(np.shape(x)))
+    found = int(model.ranks().max()) if model._rank_is_automatic and model.built else 0
+    return worth[:found] if found else worth
+
+
+def checked_settings(model: object, x: Any, alphas: Any, ranks: Any) -> tuple[list[float], list[int]]:
     """The alphas, falling, and the ranks, rising, of a path, or a ValueError."""
     if not isinstance(model, BilinearRegression):
         raise ValueError(
             f"Expected a BilinearSoftmaxRegression or BilinearLogisticRegression. Received: {type(model).__name__}"
         )
+    alphas = [model.alpha] if alphas is None else alphas
+    ranks = automatic_ranks(model, x) if isinstance(ranks, str) and ranks == "auto" else ranks
     for name, values in (("alphas", alphas), ("ranks", ranks)):
         if not isinstance(values, list | tuple | range) and getattr(values, "ndim", 0) != 1:
             raise ValueError(f"Expected `{name}` to be a list of numbers. Received: {values!r}")

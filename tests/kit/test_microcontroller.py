@@ -26,6 +26,7 @@ from tests.files import least_squares_model, random_model
 pytest.importorskip("tflite_micro", reason="needs tflite-micro, whose wheels are for Linux on x86-64")
 
 INTERFACE = Path(__file__).with_name("tflm")
+PARTS = ["model.h", "model.cc", "classify.cc", "check.cc"]
 WARNINGS = ["-std=c++17", "-Wall", "-Wextra", "-Werror"]
 LABELS = ['say "hi"', "new\nline", "é 数 ü1", "back\\slash", "??/", "/??", "tab\t%d", "7", "8", "9"]
 # One step of an int8 output is 1/256; the runtimes round in different places.
@@ -193,7 +194,7 @@ def compiled(folder, *arguments):
 
 MAIN = r"""
 #include <stdio.h>
-#include "model.h"
+#include "digits_model.h"
 
 int main() {
   fwrite(digits_model, 1, digits_model_size, stderr);
@@ -212,11 +213,11 @@ def test_the_sources_hold_the_file_and_its_constants(file, tmp_path, K, io, labe
     metadata = {"input_range": [0, 2.5]} if labels is None else {"input_range": [0, 2.5], "labels": labels}
     content = with_metadata(file(K, "int8", io), **metadata)
     report = write_firmware(content, tmp_path, "digits")
-    assert [path.name for path in report.files] == ["model.h", "model.cc", "classify.cc"]
+    assert [path.name for path in report.files] == [f"digits_{part}" for part in PARTS]
     assert sorted(report.files) == sorted(tmp_path.iterdir())
-    assert ("digits_labels" in (tmp_path / "model.h").read_text()) == (labels is not None)
+    assert ("digits_labels" in (tmp_path / "digits_model.h").read_text()) == (labels is not None)
     (tmp_path / "main.cc").write_text(MAIN.replace("LABELS", PRINT_LABELS if labels else ""))
-    compiled(tmp_path, "main.cc", "model.cc", "-o", "main")
+    compiled(tmp_path, "main.cc", "digits_model.cc", "-o", "main")
     printed = subprocess.run([tmp_path / "main"], capture_output=True, timeout=60, check=True)
     assert printed.stderr == content
     constants, *names = printed.stdout.decode().split("\0")
@@ -239,23 +240,32 @@ def outputs(content):
 
 
 BRIDGE = """
-#include "model.h"
+#include "NAME_model.h"
 
-extern "C" bool setup() { return digits_setup(); }
-extern "C" bool classify(const uint8_t* pixels, float* scores) { return digits_classify(pixels, scores); }
+extern "C" bool setup_NAME() { return NAME_setup(); }
+extern "C" bool check_NAME() { return NAME_check(); }
+extern "C" bool classify_NAME(const uint8_t* pixels, float* scores) { return NAME_classify(pixels, scores); }
 """
 # In a process of its own, so that wrong C++ ends no more than that.
 CLASSIFY = """
 import ctypes, sys
 import numpy as np
-library, pixels, K = ctypes.CDLL(sys.argv[1]), np.load(sys.argv[2]), int(sys.argv[3])
-library.setup.restype = library.classify.restype = ctypes.c_bool
-if not (library.setup() and library.setup()):
+library, pixels = ctypes.CDLL("./program.so"), np.load("pixels.npy")
+def call(function, name, *arrays):
+    function = getattr(library, f"{function}_{name}")
+    function.restype = ctypes.c_bool
+    return function(*(ctypes.c_void_p(array.ctypes.data) for array in arrays))
+models = dict(argument.split("=") for argument in sys.argv[1:])
+assert not any(call("check", name) for name in models), "checked before the setup"
+if not all(call("setup", name) for name in [*models, *models]):
     sys.exit("setup failed")
-scores = np.zeros((len(pixels), K), "float32")
-for image, row in zip(pixels, scores):
-    assert library.classify(ctypes.c_void_p(image.ctypes.data), ctypes.c_void_p(row.ctypes.data))
-np.save(sys.argv[4], scores)
+if not all(call("check", name) for name in models):
+    sys.exit("check failed")
+for name, K in models.items():
+    scores = np.zeros((len(pixels), int(K)), "float32")
+    for image, row in zip(pixels, scores):
+        assert call("classify", name, image, row)
+    np.save(f"{name}.npy", scores)
 """
 
 
@@ -263,8 +273,8 @@ EXPORTED = [b"_ZN6tflite5micro16MicroInterpreterC1E", b"_ZN6tflite17PythonOpsRes
 """Names of the constructors in the wheel, as C++ mangles them."""
 
 
-def classified(folder, pixels, K):
-    """The process that ran the C++ sources in `folder` on the interpreter of the tflite-micro wheel."""
+def classified(folder, pixels, **models):
+    """The process that ran the C++ sources in `folder`, name=K, on the interpreter of the tflite-micro wheel."""
     from tflite_micro.python.tflite_micro import _runtime
 
     wheel = Path(_runtime.__file__)
@@ -274,7 +284,8 @@ def classified(folder, pixels, K):
         or b"_ZN6tflite17PythonOpsResolverC1Ev" not in exported
     ):
         pytest.skip("this tflite-micro exports another C++ interface than tests/tflm declares")
-    (folder / "bridge.cc").write_text(BRIDGE)
+    for name in models:
+        (folder / f"{name}_bridge.cc").write_text(BRIDGE.replace("NAME", name))
     np.save(folder / "pixels.npy", pixels)
     linked = [
         "-I",
@@ -284,36 +295,84 @@ def classified(folder, pixels, K):
         str(wheel),
         f"-Wl,-rpath,{wheel.parent}",
         "-o",
-        "classifier.so",
+        "program.so",
     ]
-    compiled(folder, "bridge.cc", "classify.cc", "model.cc", *linked)
-    command = [sys.executable, "-c", CLASSIFY, "./classifier.so", "pixels.npy", str(K), "scores.npy"]
+    compiled(folder, *sorted(path.name for path in folder.glob("*.cc")), *linked)
+    command = [sys.executable, "-c", CLASSIFY, *(f"{name}={K}" for name, K in models.items())]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
 
 
+def camera(digits, count=50):
+    """Pixels of a camera, 0 to 255."""
+    return np.round(digits[0][1000 : 1000 + count] * 255).astype("uint8")
+
+
 @pytest.mark.parametrize(
-    ("K", "quantize", "io"),
+    ("quantize", "io"),
     [
-        (10, "int8", "int8"),
-        (10, "int8", "uint8"),
-        (10, "int16x8", "int16"),
-        (1, None, "float32"),
+        ("int8", "int8"),
+        ("int8", "uint8"),
+        ("int16x8", "int16"),
     ],
 )
-def test_the_sources_classify_as_the_interpreter_does(file, tmp_path, digits, K, quantize, io):
-    content = with_metadata(file(K, quantize, io), input_range=[0, 1])
-    write_firmware(content, tmp_path, "digits")
-    pixels = np.round(digits[0][1000:1050] * 255).astype("uint8")
-    run = classified(tmp_path, pixels, K)
+def test_the_sources_classify_as_the_interpreter_does(file, tmp_path, digits, quantize, io):
+    content = with_metadata(file(10, quantize, io), input_range=[0, 1])
+    pixels = camera(digits)
+    write_firmware(content, tmp_path, "digits", images=pixels)
+    run = classified(tmp_path, pixels, digits=10)
     assert run.returncode == 0, run.stderr
-    np.testing.assert_array_equal(np.load(tmp_path / "scores.npy"), scores(content, pixels * np.float32(1 / 255)))
+    np.testing.assert_array_equal(np.load(tmp_path / "digits.npy"), scores(content, pixels * np.float32(1 / 255)))
+
+
+def test_two_models_in_one_program(file, tmp_path, digits):
+    contents = {"digits": file(), "Digits": file(1, None, "float32")}
+    for name, content in contents.items():
+        write_firmware(content, tmp_path, name)
+    pixels = camera(digits)
+    run = classified(tmp_path, pixels, digits=10, Digits=1)
+    assert run.returncode == 0, run.stderr
+    for name, content in contents.items():
+        np.testing.assert_array_equal(
+            np.load(tmp_path / f"{name}.npy"), scores(content, pixels * np.float32(1 / 255))
+        )
+
+
+def test_the_check_finds_a_kernel_that_is_wrong(file, tmp_path, digits):
+    write_firmware(file(), tmp_path, "digits", images=camera(digits))
+    source = tmp_path / "digits_classify.cc"
+    # As if pixels came in another order.
+    source.write_text(source.read_text().replace("stored(pixels[i])", "stored(pixels[i ^ 1])"))
+    run = classified(tmp_path, camera(digits), digits=10)
+    assert run.returncode != 0
+    assert "check failed" in run.stderr
+
+
+@pytest.mark.parametrize("name", ["digits", "pair"])
+def test_images_for_the_check_are_those_of_which_it_is_least_sure(file, name):
+    model = read_model(file(10 if name == "digits" else 1))
+    chosen = microcontroller.camera_scores(model, microcontroller.least_sure(model))
+    others = microcontroller.camera_scores(
+        model, np.random.default_rng(1).integers(256, size=(20, 8, 8), dtype="uint8")
+    )
+    if name == "pair":
+        chosen, others = abs(chosen - 0.5), abs(others - 0.5)
+    assert chosen.max() <= np.median(others.max(axis=1))
+
+
+@pytest.mark.parametrize(
+    "images", [np.zeros((2, 8, 8), "uint8"), np.zeros((3, 8, 9), "uint8"), np.zeros((3, 8, 8))]
+)
+def test_wrong_images_for_the_check(file, tmp_path, images):
+    with pytest.raises(ValueError, match=r"Expected 3 or more `images` \(T, 8, 8\) of camera pixels, uint8"):
+        write_firmware(file(), tmp_path, images=images)
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_sources_register_no_operator_too_few(file, tmp_path, digits):
     write_firmware(file(), tmp_path, "digits")
-    example = (tmp_path / "classify.cc").read_text()
-    (tmp_path / "classify.cc").write_text(example.replace("resolver.AddSoftmax() != 0", "false"))
-    run = classified(tmp_path, np.zeros((1, 8, 8), "uint8"), 10)
+    source = tmp_path / "digits_classify.cc"
+    source.write_text(source.read_text().replace("resolver.AddSoftmax() != 0", "false"))
+    run = classified(tmp_path, np.zeros((1, 8, 8), "uint8"), digits=10)
     assert run.returncode != 0
     assert "SOFTMAX" in run.stderr
     assert "setup failed" in run.stderr
@@ -321,22 +380,27 @@ def test_the_sources_register_no_operator_too_few(file, tmp_path, digits):
 
 def test_the_sources_compile_with_older_releases(file, tmp_path):
     model = read_model(file())
-    (tmp_path / "model.h").write_text(firmware.header(model, "digits", 4096))
-    (tmp_path / "classify.cc").write_text(firmware.example(model, "digits"))
-    compiled(tmp_path, "-fsyntax-only", "-DFLAT_NAMESPACE", "-I", str(INTERFACE), "classify.cc")
+    (tmp_path / "digits_model.h").write_text(firmware.header(model, "digits", 4096))
+    (tmp_path / "digits_classify.cc").write_text(firmware.example(model, "digits"))
+    compiled(tmp_path, "-fsyntax-only", "-DFLAT_NAMESPACE", "-I", str(INTERFACE), "digits_classify.cc")
 
 
-@pytest.mark.parametrize("source", ["model.cc", "classify.cc"])
+@pytest.mark.parametrize("source", PARTS[1:])
 def test_sources_of_two_models_do_not_compile(file, tmp_path, source):
     """As they lie there when the process is killed while it puts them in place."""
     model, other = read_model(file()), read_model(with_metadata(file(), input_range=[0, 255]))
-    make = {"model.cc": firmware.data, "classify.cc": firmware.example}[source]
+    known = np.zeros((3, 8, 8), "uint8"), np.zeros((3, 10), "float32")
+    make = {
+        "model.cc": firmware.data,
+        "classify.cc": firmware.example,
+        "check.cc": lambda *arguments: firmware.check(*arguments, *known),
+    }[source]
     (tmp_path / source).write_text(make(model, "digits"))
     command = ["-fsyntax-only", "-I", str(INTERFACE), source]
-    (tmp_path / "model.h").write_text(firmware.header(model, "digits", 4096))
+    (tmp_path / "digits_model.h").write_text(firmware.header(model, "digits", 4096))
     compiled(tmp_path, *command)
-    (tmp_path / "model.h").write_text(firmware.header(other, "digits", 4096))
-    with pytest.raises(AssertionError, match=r"model\.h is of another model"):
+    (tmp_path / "digits_model.h").write_text(firmware.header(other, "digits", 4096))
+    with pytest.raises(AssertionError, match=r"digits_model\.h is of another model"):
         compiled(tmp_path, *command)
 
 
@@ -379,11 +443,11 @@ def test_networks_run_in_int8_and_as_firmware(kind, digits, tmp_path):
     assert np.mean(by_keras.argmax(axis=1) == computed.argmax(axis=1)) > 0.95
     assert np.abs(by_keras - computed).mean() < 0.01
     content = with_metadata(content, input_range=[0, 1])
+    pixels = camera(digits)
     write_firmware(content, tmp_path, "digits")
-    pixels = np.round(x[1000:1050] * 255).astype("uint8")
-    run = classified(tmp_path, pixels, 10)
+    run = classified(tmp_path, pixels, digits=10)
     assert run.returncode == 0, run.stderr
-    np.testing.assert_array_equal(np.load(tmp_path / "scores.npy"), scores(content, pixels * np.float32(1 / 255)))
+    np.testing.assert_array_equal(np.load(tmp_path / "digits.npy"), scores(content, pixels * np.float32(1 / 255)))
 
 
 def test_the_python_of_the_instructions(file, tmp_path, monkeypatch, digits):
@@ -391,8 +455,8 @@ def test_the_python_of_the_instructions(file, tmp_path, monkeypatch, digits):
     (snippet,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "digits.tflite").write_bytes(file())
-    exec(compile(snippet, str(page), "exec"), {"images": digits[0][:3]})
-    assert "digits_setup" in (tmp_path / "classify.cc").read_text()
+    exec(compile(snippet, str(page), "exec"), {"images": digits[0][:3], "camera_images": camera(digits, 3)})
+    assert "digits_setup" in (tmp_path / "digits_classify.cc").read_text()
 
 
 # What is refused ------------------------------------------------------------------------------------------------
@@ -486,15 +550,15 @@ def test_a_missing_folder(file, tmp_path):
 
 
 def test_all_files_or_none(file, tmp_path):
-    (tmp_path / "model.h").write_text("mine")
-    (tmp_path / "classify.cc").mkdir()
-    with pytest.raises(ValueError, match=r"Received: folders .*classify\.cc"):
+    (tmp_path / "classifier_model.h").write_text("mine")
+    (tmp_path / "classifier_classify.cc").mkdir()
+    with pytest.raises(ValueError, match=r"Received: folders .*classifier_classify\.cc"):
         write_firmware(file(), tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["classify.cc", "model.h"]
-    assert (tmp_path / "model.h").read_text() == "mine"
-    (tmp_path / "classify.cc").rmdir()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["classifier_classify.cc", "classifier_model.h"]
+    assert (tmp_path / "classifier_model.h").read_text() == "mine"
+    (tmp_path / "classifier_classify.cc").rmdir()
     write_firmware(file(), tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["classify.cc", "model.cc", "model.h"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(f"classifier_{part}" for part in PARTS)
 
 
 def test_without_the_runtime(file, monkeypatch):

@@ -213,7 +213,8 @@ def test_a_model_that_is_not_what_its_kernel_says(kind):
 
 REFUSED = [
     (lambda: network(lambda image: dense(flat(image)), size=(5, 6)), r"that of the model, \(5, 6\)"),
-    (lambda: network(lambda image: dense(flat(image)), size=(5, 2, 3)), "one channel"),
+    (lambda: network(lambda image: dense(flat(image)), size=(5, 2, 3)), r"that of the model, \(5, 2, 3\)"),
+    (lambda: network(lambda image: dense(flat(image)), size=(5, 2, 3, 1)), r"images \(M, N\) or \(M, N, C\)"),
     (lambda: network(lambda image: [dense(flat(image))] * 2), "one output"),
     (lambda: network(lambda image: dense(layers.BatchNormalization()(flat(image)))), "one built Dense"),
     (lambda: keras.Sequential([keras.Input(SIZE), dense_model(3)]), "one built Dense"),
@@ -238,7 +239,7 @@ def test_two_inputs():
 
 @pytest.mark.parametrize("shape", [(6, 5, 3), (6.0, 5), "65", (30,), None, (6, None), 30, (6, 5, 1, 1)])
 def test_shapes_that_are_none_of_an_image(shape):
-    with pytest.raises(ValueError, match=r"`input_shape` to be \(M, N\)"):
+    with pytest.raises(ValueError, match=r"`input_shape` to be \(M, N\)|Expected `rows` with images of 3 channels"):
         kb.from_dense(dense_model(3), 1, shape)
 
 

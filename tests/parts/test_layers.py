@@ -1,6 +1,3 @@
-import subprocess
-import sys
-
 import keras
 import numpy as np
 import pytest
@@ -99,26 +96,6 @@ def test_channel_and_leading_axes(shape, result):
     assert tuple(layer(X).shape) == result
     assert layer.compute_output_shape((None, *shape[1:])) == (None, *result[1:])
     np.testing.assert_allclose(np.reshape(layer(X), (-1, 3)), layer(X.reshape(-1, 6, 5)), atol=1e-5)
-
-
-@pytest.mark.parametrize("dtype", ["uint8", "int64", "float16", "float64", "bool"])
-def test_any_input_dtype(dtype):
-    layer = built()
-    X = (images(3, 6, 5) * 3 > 1).astype(dtype)
-    np.testing.assert_allclose(layer(X), layer(X.astype("float32")), rtol=1e-3)
-    assert layer(X).dtype == "float32"
-
-
-@pytest.mark.parametrize("policy", ["float32", "float64", "mixed_float16", "mixed_bfloat16", "float16", "bfloat16"])
-def test_any_dtype_policy(policy):
-    layer = built(dtype=policy, factor_penalty=penalties.Sum(0.1), use_bias=True)
-    X = images(3, 6, 5)
-    y = layer(X)
-    assert keras.backend.standardize_dtype(y.dtype) == keras.DTypePolicy(policy).compute_dtype
-    assert keras.backend.standardize_dtype(layer.A.dtype) == keras.DTypePolicy(policy).variable_dtype
-    exact = reference.logits(X.astype(float), np.asarray(layer.A, float), np.asarray(layer.B, float))
-    tolerance = 1e-5 if policy in ("float32", "float64") else 0.3
-    np.testing.assert_allclose(ops.cast(y, "float32"), exact, atol=tolerance)
 
 
 def test_the_penalty_keeps_full_precision_under_mixed_precision():
@@ -243,31 +220,6 @@ def test_layers_do_not_share_the_penalty_they_were_given():
     assert second.get_config()["factor_penalty"]["config"]["alpha"] == 0.3
 
 
-def test_config_round_trip():
-    layer = built(activation="softmax", use_bias=True, factor_penalty=penalties.Frobenius(0.2), name="head")
-    clone = keras.layers.deserialize(keras.layers.serialize(layer))
-    assert clone.get_config() == layer.get_config()
-    assert isinstance(clone.factor_penalty, penalties.Frobenius)
-
-
-def test_eager_graph_jit_and_symbolic_agree():
-    layer, X = built(activation="softmax"), images(4, 6, 5)
-    eager = np.asarray(layer(X))
-    np.testing.assert_allclose(tf.function(layer)(X), eager, atol=1e-6)
-    np.testing.assert_allclose(tf.function(layer, jit_compile=True)(X), eager, atol=1e-6)
-    symbolic = keras.Input((6, 5))
-    output = layer(symbolic)
-    assert output.shape == (None, 3)
-    np.testing.assert_allclose(keras.Model(symbolic, output)(X), eager, atol=1e-6)
-
-
-def test_dynamic_leading_axes_in_a_graph():
-    layer = built()
-    graph = tf.function(layer, input_signature=[tf.TensorSpec((None, None, 6, 5, 1))])
-    X = images(2, 4, 6, 5, 1)
-    np.testing.assert_allclose(graph(X), layer(X), atol=1e-5)
-
-
 @pytest.mark.parametrize("shape", [(2, 6, 5, 3), (2, 7, 7, 64), (2, 4, 6, 5), (2, 4, 6, 5, 3)])
 def test_maps_with_several_channels_are_refused_by_name_of_what_lays_them_out(shape):
     """They were taken for as many matrices as they have rows."""
@@ -324,22 +276,6 @@ def test_trains_and_saves_in_every_kind_of_model(make, shape, tmp_path):
     np.testing.assert_array_equal(again.predict(X, verbose=0), model.predict(X, verbose=0))
 
 
-def test_loads_in_a_fresh_process(tmp_path):
-    model = sequential()
-    model.save(tmp_path / "model.keras")
-    X = images(2, 6, 5)
-    np.save(tmp_path / "x.npy", X)
-    np.save(tmp_path / "p.npy", model.predict(X, verbose=0))
-    script = (
-        "import sys, numpy as np, keras, keras_bilinear\n"
-        "folder = sys.argv[1]\n"
-        "model = keras.models.load_model(folder + '/model.keras')\n"
-        "p = model.predict(np.load(folder + '/x.npy'), verbose=0)\n"
-        "assert np.array_equal(p, np.load(folder + '/p.npy'))\n"
-    )
-    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, timeout=120)
-
-
 def test_loading_weights_leaves_alpha_alone(tmp_path):
     source = keras.Sequential([keras.Input((6, 5)), BilinearDense(3, 2, factor_penalty=penalties.Sum(0.5))])
     target = keras.Sequential([keras.Input((6, 5)), BilinearDense(3, 2, factor_penalty=penalties.Sum(0.1))])
@@ -347,32 +283,6 @@ def test_loading_weights_leaves_alpha_alone(tmp_path):
     target.load_weights(tmp_path / "w.weights.h5")
     np.testing.assert_array_equal(target.layers[0].B, source.layers[0].B)
     assert float(target.layers[0].alpha) == pytest.approx(0.1)
-
-
-@pytest.mark.parametrize("name", ["units", "rank"])
-@pytest.mark.parametrize("value", [0, -1, 2.5, 2.0, "3", None, True])
-def test_bad_units_and_rank(name, value):
-    with pytest.raises(ValueError, match=f"Expected `{name}` to be an integer >= 1"):
-        BilinearDense(**{"units": 3, "rank": 2, name: value})
-
-
-@pytest.mark.parametrize("shape", [(4,), (4, 5), (4, 8, 8, 3), (4, None, 8), (4, 0, 8)])
-def test_bad_input_shape(shape):
-    with pytest.raises(ValueError, match=r"Expected .* Received: input of shape"):
-        BilinearDense(3, 2).build(shape)
-
-
-def test_images_of_another_size_than_built_for():
-    with pytest.raises(ValueError, match="Expected images of 6 x 5"):
-        built()(images(2, 5, 6))
-
-
-def test_bad_penalty():
-    with pytest.raises(ValueError, match="Expected `factor_penalty`"):
-        BilinearDense(3, 2, factor_penalty="sum")
-    with pytest.raises(ValueError, match="no alpha"):
-        built().alpha = 0.1
-    assert built().alpha is None
 
 
 def test_shapes_are_checked_in_graphs_that_do_not_know_them():

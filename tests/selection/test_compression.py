@@ -38,6 +38,49 @@ def test_the_full_rank_is_the_same_model(linear, digits):
     np.testing.assert_allclose(model.predict(x, verbose=0), linear.predict_proba(flat(x)), atol=1e-5)
 
 
+@pytest.fixture(scope="module")
+def coloured():
+    """(linear model, images (T, 6, 5, 3), labels)."""
+    x, y = np.random.default_rng(0).normal(size=(90, 6, 5, 3)), np.arange(90) % 3
+    return LogisticRegression(max_iter=200).fit(flat(x), y), x.astype("float32"), y
+
+
+@pytest.mark.parametrize(("rows", "rank"), [(1, 6), ((3, 1), 5)])
+def test_images_with_channels(coloured, rows, rank):
+    linear, x, y = coloured
+    model = compress(linear, rank, input_shape=(6, 5, 3), rows=rows)
+    np.testing.assert_allclose(model.predict(x, verbose=0), linear.predict_proba(flat(x)), atol=1e-5)
+    assert model.image_shape == (6, 5, 3)
+    assert compress(linear, tolerance=0.0, input_shape=(6, 5, 3), rows=rows).rank == rank
+    before, after = compression_report(linear, model, x, y).accuracy
+    assert before == after == linear.score(flat(x), y)
+    again = compress(kb.to_dense(model), rank, rows=rows)
+    np.testing.assert_allclose(again.predict(x, verbose=0), model.predict(x, verbose=0), atol=1e-5)
+
+
+def test_a_linear_model_of_images_with_channels(coloured):
+    _, x, _ = coloured
+    linear = kb.LinearSoftmaxRegression(3, input_shape=(6, 5, 3), rows=1)
+    linear.head.kernel.assign(np.random.default_rng(1).normal(size=(90, 3)))
+    model = compress(linear, 5, rows=(3, 1))
+    np.testing.assert_allclose(model.predict(x, verbose=0), linear.predict(x, verbose=0), atol=1e-5)
+    with pytest.raises(ValueError, match="Expected `rows` with images of 3 channels"):
+        compress(linear, 5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"input_shape": (6, 5, 3)}, "Expected `rows` with images of 3 channels"),
+        ({"input_shape": (6, 15), "rows": 1}, r"Expected `input_shape` \(M, N, C\) with `rows`"),
+        ({"input_shape": (6, 5, 2), "rows": 1}, "Expected a model of images .* with 60 pixels"),
+    ],
+)
+def test_wrong_images_with_channels(coloured, options, message):
+    with pytest.raises(ValueError, match=message):
+        compress(coloured[0], 2, **options)
+
+
 def test_two_classes_of_scikit_learn_are_one_score(digits):
     x, y = digits
     x, y = x[y < 2], y[y < 2]

@@ -20,7 +20,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import keras_bilinear as kb
 from keras_bilinear.callbacks import ConvergenceWarning
 from keras_bilinear.models.regression import ImageRegression
-from keras_bilinear.selection.estimator import BATCH, image_shape
+from keras_bilinear.selection.estimator import BATCH
+from keras_bilinear.selection.flat_images import image_shape
+from tests.problems import planted
 
 EXPECTED_FAILURES = {
     "check_sample_weight_equivalence_on_dense_data": (
@@ -206,6 +208,42 @@ def test_bad_settings(options, message, three):
 def test_bad_data(change, message, three):
     with pytest.raises(ValueError, match=message):
         kb.BilinearClassifier().fit(*change(*three))
+
+
+@pytest.mark.parametrize("standardize", [None, True])
+def test_images_with_channels(standardize):
+    problem = planted(T=200, M=6, N=12, scale=2.0)
+    images, y = problem.X.reshape(200, 6, 4, 3), problem.y
+    settings = {"random_state": 0, "standardize": standardize, "max_iter": 8, "tol": 0.02}
+    plain = kb.BilinearClassifier(**settings).fit(problem.X, y)
+    for X, options in ((images, {}), (images.reshape(200, 72), {"image_shape": (6, 4, 3)})):
+        classifier = clone(kb.BilinearClassifier(rows=1, **options, **settings)).fit(X, y)
+        np.testing.assert_array_equal(classifier.predict_proba(X), plain.predict_proba(problem.X))
+    assert classifier.model_.filter_images().shape == (3, 6, 4, 3)
+    other = kb.BilinearClassifier(rows=(3, 1), **settings).fit(images, y)
+    assert other.model_.image_size == (18, 4)
+    z = images.reshape(200, 72) @ other.coef_.T + other.intercept_
+    np.testing.assert_allclose(other.decision_function(images), z, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(other.predict_proba(images), other.model_.predict(images, verbose=0), atol=1e-5)
+    with pytest.raises(ValueError, match=r"Expected images of \(6, 4, 3\)"):
+        other.predict(images.transpose(0, 2, 1, 3))
+
+
+@pytest.mark.parametrize(
+    ("options", "shape", "message"),
+    [
+        ({"rows": 1}, (6, 4), r"shape \(T, M, N, C\), or rows \(T, M N C\), with `rows`"),
+        ({"rows": 4}, (6, 4, 3), "Expected `rows` to name one or two of the axes"),
+        ({"rows": 1.5}, (6, 4, 3), "Expected `rows` to be an axis"),
+        ({"rows": 1}, (72,), r"Expected `image_shape` \(M, N, C\) with `rows`"),
+        ({"rows": 1, "image_shape": (6, 12)}, (72,), r"Expected `image_shape` to be \(M, N, C\)"),
+        ({"rows": 1, "image_shape": (6, 4, 2)}, (6, 4, 3), r"image_shape=\(6, 4, 2\), 48 pixels"),
+        ({"image_shape": (6, 4, 3)}, (72,), r"Expected `image_shape` to be \(M, N\)"),
+    ],
+)
+def test_wrong_images_with_channels(options, shape, message):
+    with pytest.raises(ValueError, match=message):
+        kb.BilinearClassifier(**options).fit(np.ones((10, *shape)), np.arange(10) % 2)
 
 
 def test_images_unlike_the_fitted_ones_are_refused(fitted, three):

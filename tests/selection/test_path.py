@@ -192,6 +192,26 @@ def test_automatic_ranks_are_those_that_take_fewer_numbers_than_the_linear_model
     assert ranks_worth_it((2, 2)) == [1]
 
 
+def test_fewer_ranks_than_a_fit_has_found(data):
+    """`rank="auto"` ends with what the optimum of J needs; held-out images often do with less."""
+    x, y = data
+    found = kb.BilinearSoftmaxRegression(3, "auto", alpha=3e-3, penalty="sum", seed=0)
+    found.fit(x, y, epochs=40, verbose=0)
+    path = kb.regularization_path(found, x, y, verbose=0)
+    assert [(point.rank, pytest.approx(point.alpha)) for point in path.points] == [(1, 3e-3), (2, 3e-3)]
+    assert path.model().rank == 2 < found.ranks().max()
+    A, B = found.factors()
+    found.head.assign_factors(A * (np.arange(len(A)) < 1)[:, None, None], B)
+    assert [point.rank for point in kb.regularization_path(found, x, y, max_sweeps=4, verbose=0).points] == [1]
+
+
+def test_automatic_ranks_of_images_with_channels():
+    x, y = np.random.default_rng(0).normal(size=(40, 4, 3, 5)).astype("float32"), np.arange(40) % 2
+    template = kb.BilinearLogisticRegression(1, alpha=1e-1, input_shape=(4, 3, 5), rows=1)
+    path = kb.regularization_path(template, x, y, verbose=0)
+    assert [point.rank for point in path.points] == ranks_worth_it((4, 15)) == [1, 2, 3]
+
+
 def test_separable_images_without_a_penalty_end_with_a_warning(data):
     x = np.random.default_rng(0).normal(size=(40, 6, 15)).astype("float32")
     template = kb.BilinearLogisticRegression(1)
