@@ -24,7 +24,7 @@ from keras_bilinear.stopping.certificate import Certificate
 
 
 class Watch(keras.callbacks.Callback):
-    """Takes a certificate after every sweep, which costs a tenth of it."""
+    """Takes a certificate after every sweep, which costs a tenth of the sweep."""
 
     def __init__(self, x: np.ndarray, y: np.ndarray):
         super().__init__()

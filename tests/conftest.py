@@ -74,6 +74,7 @@ LONG = {
     "test_properties.py",
     "test_four_models.py",
     "test_quickstart.py",
+    "test_guides.py",
 }
 """Files of few tests that take long, and come first: at the end, one process would wait for the other."""
 

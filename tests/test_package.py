@@ -1,3 +1,5 @@
+import pydoc
+import re
 import subprocess
 import sys
 
@@ -30,6 +32,24 @@ def test_the_classifier_for_scikit_learn_is_public_but_imported_when_asked_for()
     assert "BilinearClassifier" not in kb.__all__
     with pytest.raises(AttributeError, match="has no attribute 'BilinearForest'"):
         _ = kb.BilinearForest
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        kb.BilinearSoftmaxRegression,
+        kb.BilinearLogisticRegression,
+        kb.LinearSoftmaxRegression,
+        kb.LinearLogisticRegression,
+    ],
+)
+def test_the_first_screen_of_help_has_what_one_needs(model):
+    """Most of the rest is of `keras.Model`, whose own help has 1,600 lines."""
+    screen = "\n".join(pydoc.render_doc(model, renderer=pydoc.plaintext).splitlines()[:50])
+    assert "Example:" in screen
+    assert "Method resolution order" in screen  # all of the docstring is on it
+    for name in ("weight_matrices()", "objective(x", "certificate(x, y)"):
+        assert name in re.sub(r"\s*\|\s*", " ", screen)
 
 
 def test_what_a_model_shows_is_for_users():

@@ -1,5 +1,6 @@
 """Every Python snippet of the README, and of the page on training, runs in order, as a reader would run it."""
 
+import json
 import pathlib
 import re
 
@@ -9,7 +10,13 @@ from tests.test_directions import FOLDERS
 
 README = pathlib.Path(__file__).parents[1] / "README.md"
 TRAINING = README.parent / "examples" / "training.md"
-PAGES = [README, TRAINING, README.parent / "export" / "README.md", README.parent / ".github" / "CONTRIBUTING.md"]
+PACKAGE = README.parent / ".github" / "PACKAGE.md"
+PAGES = [
+    *(README, PACKAGE, README.parent / ".github" / "CONTRIBUTING.md"),
+    *sorted(README.parent.glob("examples/**/*.md")),
+    *sorted(path for path in README.parent.glob("export/**/*.md") if "node_modules" not in path.parts),
+    *sorted(README.parent.glob("examples/guides/*.ipynb")),
+]
 
 
 def run_snippets(page, folder, monkeypatch):
@@ -40,16 +47,39 @@ def test_the_readme_is_short():
     assert len(README.read_text(encoding="utf-8").splitlines()) <= 180
 
 
+def words_of(page):
+    """The text of a page; of a guide, that between its cells of code."""
+    text = page.read_text(encoding="utf-8")
+    if page.suffix != ".ipynb":
+        return text
+    return "\n\n".join(
+        "".join(cell["source"]) for cell in json.loads(text)["cells"] if cell["cell_type"] == "markdown"
+    )
+
+
+def anchors_of(page):
+    """Where links into a page may point, as GitHub names its headings."""
+    headings = re.findall(r"^#+ (.*)$", words_of(page), re.M)
+    return {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+def test_the_page_of_the_package_stands_alone():
+    text = PACKAGE.read_text(encoding="utf-8")
+    assert not re.findall(r"\]\((?!https://)", text)
+    # Its snippet runs, as the README's.
+    (snippet,) = re.findall(r"```python\n.*?```", text, re.S)
+    assert snippet in README.read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.parent.name}/{page.name}")
 def test_what_pages_name_exists(page):
-    text = page.read_text(encoding="utf-8")
+    text = words_of(page)
     for name in re.findall(r"`(\w+\.py)`", text):
         assert list(README.parent.glob(f"[!.]*/**/{name}")), name
     for link in re.findall(r"\]\(([^)#:]+)(?:#[\w-]*)?\)", text):
         assert (page.parent / link).exists(), link
     for target, anchor in re.findall(r"\]\(([^)#:]*)#([\w-]+)\)", text):
-        headings = re.findall(r"^#+ (.*)$", (page.parent / target if target else page).read_text(), re.M)
-        assert anchor in {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+        assert anchor in anchors_of(page.parent / target if target else page)
 
 
 @pytest.mark.parametrize(

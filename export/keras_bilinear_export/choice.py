@@ -18,7 +18,7 @@ def choices(files: Sequence[FileFacts], keras_accuracy: float | None) -> list[st
         if timed or aim != "fastest"
     ]
     front = [str(file) for file in files if not any(beats(other, file) for other in files)]
-    return [*lines, f"no other is as good in all of these at once as: {', '.join(front)}"]
+    return [*lines, f"best trade-offs: {', '.join(front)}"]
 
 
 def merits(file: FileFacts) -> tuple[float, float, float]:

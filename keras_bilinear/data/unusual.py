@@ -19,7 +19,7 @@ def warn_of_one_class(batch: Batch, K: int) -> None:
 def warn_of_few_classes(classes: int) -> None:
     """The same, given how many classes occur."""
     if classes == 1:
-        warnings.warn("`y` holds one class only: the fit will predict it everywhere.", stacklevel=2)
+        warnings.warn("`y` holds one class only, so the model will predict it for every image.", stacklevel=2)
 
 
 def warn_of_scale(given: Any, images: np.ndarray, input_scale: float = 1.0) -> None:
@@ -41,8 +41,8 @@ def warn_of_pixels(largest: float, are_whole: bool, input_scale: float) -> None:
         )
     if largest and not 1e-6 <= largest <= 1e6:
         warnings.warn(
-            f"The largest pixel is {largest:.0e}: the fit may not move, for powers of it leave the range of "
-            "float32. Scale the images to sizes near 1.",
+            f"The largest pixel is {largest:.0e}, whose powers leave the range of float32: the fit may not move. "
+            "Scale the images to sizes near 1.",
             stacklevel=2,
         )
 
@@ -54,10 +54,10 @@ def warn_of_rank(rank: int, size: tuple[int, int]) -> None:
     numbers = f"rank={rank} takes {product} numbers a class, the linear model {M * N:,}"
     if rank > min(M, N):
         warnings.warn(
-            f"{numbers}; no matrix of {M} x {N} has a rank above {min(M, N)}. Give a smaller one.", stacklevel=2
+            f"{numbers}; no matrix of {M} x {N} has a rank above {min(M, N)}. Give a smaller rank.", stacklevel=2
         )
     elif rank * (M + N) > M * N:
-        warnings.warn(f"{numbers}. Give a smaller one, or take the linear model.", stacklevel=2)
+        warnings.warn(f"{numbers}. Give a smaller rank, or take the linear model.", stacklevel=2)
 
 
 def warn_of_guess(pixels: int, size: tuple[int, ...], name: str) -> None:

@@ -11,7 +11,7 @@ from keras_bilinear.arguments import one_of
 from keras_bilinear.export.calibration import LEAST_IMAGES, calibration_batches
 from keras_bilinear.export.errors import ConversionError
 from keras_bilinear.export.inference_graph import InferenceGraph
-from keras_bilinear.export.quiet import without_notes
+from keras_bilinear.export.quiet import without_log, without_notes
 
 QUANTIZE = (None, "float16", "dynamic", "int8", "int16x8")
 CALIBRATED = ("int8", "int16x8")
@@ -49,7 +49,7 @@ def tflite_content(
     configure(converter, quantize, io, images, batch_size)
     try:
         # One at a time: the filters of warnings belong to the whole process.
-        with CONVERTING, without_notes(), warnings.catch_warnings():
+        with CONVERTING, without_notes(), without_log(), warnings.catch_warnings():
             # The converter calibrates with an interpreter that TensorFlow itself calls deprecated.
             warnings.filterwarnings("ignore", r"\s*Warning: tf\.lite\.Interpreter is deprecated")
             return converter.convert()

@@ -59,7 +59,7 @@ class Exportable:
 
 
 def exportable(model: keras.Model, output: str = "probabilities") -> Exportable:
-    """The answers of a model, or a ValueError unless it has weights and maps images to scores.
+    """A model as files see it, or a ValueError unless it has weights and maps images to scores.
 
     For `output` "scores" a network may give anything, and several of them; the four models know no such output.
     """

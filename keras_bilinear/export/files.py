@@ -3,7 +3,7 @@
 import math
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,15 @@ from keras_bilinear.export.errors import ConversionError
 from keras_bilinear.export.exportable import Exportable
 from keras_bilinear.export.inference_graph import SIGNATURE, InferenceGraph, check_batch, inference_graph
 from keras_bilinear.export.judges import Metric
+from keras_bilinear.export.quiet import without_log
 from keras_bilinear.export.slimming import slim
 from keras_bilinear.export.verification import VerificationReport, checked_data, expect_metric, verified
+from keras_bilinear.tables import Report, Table
 
 
-@dataclass(frozen=True)
-class ExportReport:
-    """What was written.
+@dataclass(frozen=True, repr=False)
+class ExportReport(Report):
+    """The file that `export_tflite` has written, in numbers.
 
     Attributes:
         path: The file.
@@ -58,6 +60,13 @@ class ExportReport:
         )
         return text if self.verification is None else f"{text}\n{self.verification}"
 
+    def _parts(self) -> Iterator[Table | str]:
+        facts = (self.quantize or "float32", self.layout, self.output, ", ".join(self.ops))
+        names = ("file", "bytes", "parameters", "weights", "layout", "output", "operators")
+        yield Table(names, [(str(self.path), f"{self.bytes:,}", f"{self.parameters:,}", *facts)])
+        if self.verification is not None:
+            yield from self.verification._parts()
+
 
 def export_saved_model(model: keras.Model, path: str | os.PathLike[str], output: str = "probabilities") -> None:
     """Writes a SavedModel that `tf.saved_model.load` and TF Serving run without Keras and without this package.
@@ -82,7 +91,7 @@ def export_saved_model(model: keras.Model, path: str | os.PathLike[str], output:
     if target.exists() and not is_replaceable(target):
         raise ValueError(f"Expected `path` to be free, or a SavedModel to replace. Received: path={str(path)!r}")
     module, serve = graph.traced(batch_size=None)
-    with temporary_sibling(target) as new:
+    with temporary_sibling(target) as new, without_log():
         tf.saved_model.save(module, str(new), signatures={SIGNATURE: serve})
         replace_folder(target, new)
 
@@ -233,6 +242,6 @@ def warn_of_float_weights(report: ExportReport) -> None:
     """Says that the file is larger than its name promises."""
     warnings.warn(
         f"quantize={report.quantize!r} has left {report.float_parameters:,} of {report.parameters:,} numbers in "
-        'float32: the converter keeps tensors of less than 1,024 numbers. quantize="int8" stores all in int8.',
+        'float32: the converter keeps tensors of fewer than 1,024 numbers. quantize="int8" stores all in int8.',
         stacklevel=3,
     )

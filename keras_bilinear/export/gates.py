@@ -1,11 +1,13 @@
 """How far the scores of a file may be from those of Keras."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from keras_bilinear.export.errors import VerificationError
+from keras_bilinear.tables import Report, Table
 
 TIE = 1e-6
 """Scores closer than this are a tie, which rounding may break either way: counted as Keras breaks it."""
@@ -40,8 +42,8 @@ GATES = {
 """Some times what healthy files show, on MNIST and digits with alpha from 0 to 0.1; faults are off by far more."""
 
 
-@dataclass(frozen=True)
-class KernelReport:
+@dataclass(frozen=True, repr=False)
+class KernelReport(Report):
     """One set of kernels against Keras: |differences| of the outputs, and fractions of the images, 0 to 1.
 
     `accuracy` is a metric of the user's where `figure` says so. `spared_difference` is the largest difference when
@@ -63,6 +65,25 @@ class KernelReport:
             f"{self.kernels} kernels: max difference {self.max_difference:.1e}, mean {self.mean_difference:.1e}"
             f"{agreement}{accuracy}"
         )
+
+    def _parts(self) -> Iterator[Table]:
+        yield kernel_table([self])
+
+
+def kernel_table(reports: Sequence[KernelReport]) -> Table:
+    """A row for each set of kernels."""
+    names = ("max difference", "mean difference", "same class", reports[0].figure)
+    rows = [
+        (
+            each.kernels,
+            f"{each.max_difference:.1e}",
+            f"{each.mean_difference:.1e}",
+            f"{each.agreement:.4f}" if each.figure == "accuracy" else "",
+            "" if each.accuracy is None else f"{each.accuracy:.4f}",
+        )
+        for each in reports
+    ]
+    return Table(("kernels", *names), rows)
 
 
 def compared(

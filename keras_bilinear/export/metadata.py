@@ -41,7 +41,7 @@ def sealed_facts(content: bytes) -> dict[str, Any]:
 
 
 def checked_facts(content: bytes, units: int) -> dict[str, Any]:
-    """What the file of a model with K = `units` says of itself, or a ValueError if `export_tflite` says no such."""
+    """What the file of a model of K = `units` says of itself; a ValueError for what no export could write."""
     facts = sealed_facts(content)
     if not set(facts) <= KEYS:
         raise ValueError(f"Expected metadata {sorted(KEYS)}. Received: {sorted(facts)}")

@@ -1,6 +1,7 @@
 """Keeps the notes of TensorFlow's converter and of LiteRT, dozens of lines a file, from the terminal."""
 
 import contextlib
+import logging
 import os
 import re
 import sys
@@ -15,6 +16,18 @@ NOTES = re.compile(
 """How lines begin that concern nobody but who works on these libraries."""
 TURNING = threading.RLock()
 """Held while stderr is turned away: it belongs to the whole process."""
+
+
+@contextlib.contextmanager
+def without_log() -> Iterator[None]:
+    """Leaves out what TensorFlow logs for information, in notebooks only: of folders that are gone by then."""
+    logger = logging.getLogger("tensorflow")
+    before = logger.level
+    logger.setLevel(max(before, logging.WARNING))
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 @contextlib.contextmanager

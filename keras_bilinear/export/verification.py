@@ -16,12 +16,13 @@ from keras_bilinear.data.arrays import checked_labels, class_indices
 from keras_bilinear.export.calibration import images_of
 from keras_bilinear.export.errors import VerificationError
 from keras_bilinear.export.exportable import Exportable, exportable
-from keras_bilinear.export.gates import GATES, KernelReport
+from keras_bilinear.export.gates import GATES, KernelReport, kernel_table
 from keras_bilinear.export.inference_graph import OUTPUTS, SIGNATURE, check_batch
 from keras_bilinear.export.interpreter import file_scores, loaded, outputs_of
 from keras_bilinear.export.judges import SCORES, AsTheyAre, ByClass, Metric
 from keras_bilinear.export.litert import check_structure, operators, stored_weights, unpacked
 from keras_bilinear.export.metadata import check_span, checked_facts
+from keras_bilinear.tables import Report, Table
 
 WEIGHT_TYPES = {
     None: {"FLOAT32"},
@@ -32,8 +33,8 @@ WEIGHT_TYPES = {
 }
 
 
-@dataclass(frozen=True)
-class VerificationReport:
+@dataclass(frozen=True, repr=False)
+class VerificationReport(Report):
     """A file that passed every gate, under the default and the reference kernels of the interpreter."""
 
     path: Path
@@ -45,11 +46,18 @@ class VerificationReport:
     reference: KernelReport
 
     def __str__(self) -> str:
+        return "\n  ".join([self.summary(), str(self.default), str(self.reference)])
+
+    def summary(self) -> str:
+        """What was compared, in a line."""
         accuracy = (
             "" if self.keras_accuracy is None else f", {self.default.figure} in Keras {self.keras_accuracy:.4f}"
         )
-        head = f"{self.path}: {self.output} of {self.images:,} images as in Keras{accuracy}"
-        return "\n  ".join([head, str(self.default), str(self.reference)])
+        return f"{self.path}: {self.output} of {self.images:,} images as in Keras{accuracy}"
+
+    def _parts(self) -> Iterator[Table | str]:
+        yield self.summary()
+        yield kernel_table([self.default, self.reference])
 
 
 def verify_tflite(

@@ -166,7 +166,12 @@ class BilinearRegression(ImageRegression):
 
 @keras.saving.register_keras_serializable(package="keras_bilinear")
 class BilinearSoftmaxRegression(BilinearRegression):
-    """BSR: p_k = softmax_k(sum_l a_{l,k}^T X b_{l,k}) (Eqs. bsr and zk.BL), fitted by Algorithm 2.
+    """Classifies images X by p_k = softmax_k(sum_l a_{l,k}^T X b_{l,k}), the paper's BSR.
+
+    A Keras model, fitted exactly (the paper's Algorithm 2, and faster ones) or by any Keras optimizer; Eqs. bsr and
+    zk.BL. Beside what every `keras.Model` has: `factors()` A and B, `weight_matrices()` W, `ranks()`; `objective(x,
+    y)` J, `certificate(x, y)` how far J can be from its optimum, `convergence_report()` how the last fit went;
+    `logits(x)`, `filter_images()`, `canonicalize()`; `alpha`, which may be changed.
 
     Args:
         units: K, the number of classes, 2 or more.
@@ -219,9 +224,10 @@ class BilinearSoftmaxRegression(BilinearRegression):
 
 @keras.saving.register_keras_serializable(package="keras_bilinear")
 class BilinearLogisticRegression(BilinearRegression):
-    """BLR: p = sigmoid(sum_l a_l^T X b_l) for two classes (Eq. blr), fitted by Algorithm 1.
+    """Tells two classes of images X apart by p = sigmoid(sum_l a_l^T X b_l), the paper's BLR.
 
-    Labels are 0 and 1. The arguments are those of `BilinearSoftmaxRegression`, without `units`.
+    Labels are 0 and 1; Eq. blr and Algorithm 1. Arguments and methods are those of `BilinearSoftmaxRegression`,
+    without `units`: `factors()`, `weight_matrices()`, `objective(x, y)`, `certificate(x, y)` and the others.
 
     Example:
         >>> model = BilinearLogisticRegression(rank=2, alpha=1e-3)

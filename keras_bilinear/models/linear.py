@@ -107,7 +107,10 @@ class LinearBaseline(ImageRegression):
 
 @keras.saving.register_keras_serializable(package="keras_bilinear")
 class LinearSoftmaxRegression(LinearBaseline):
-    """LSR: p_k = softmax_k(<W_k, X>), the soft-max regression that BSR is measured against.
+    """Classifies images X by p_k = softmax_k(<W_k, X>), the paper's LSR, which BSR is measured against.
+
+    Beside what every `keras.Model` has: `weight_matrices()` W, `objective(x, y)` J, `certificate(x, y)` how far J
+    can be from its optimum, `convergence_report()` how the last fit went, `logits(x)`, `filter_images()`.
 
     Args:
         units: K, the number of classes, 2 or more.
@@ -149,9 +152,13 @@ class LinearSoftmaxRegression(LinearBaseline):
 
 @keras.saving.register_keras_serializable(package="keras_bilinear")
 class LinearLogisticRegression(LinearBaseline):
-    """LLR: p = sigmoid(<W, X>) for labels 0 and 1 (Eqs. LR and LR:matrix), the baseline of BLR.
+    """Tells two classes of images X apart by p = sigmoid(<W, X>), the paper's LLR, which BLR is measured against.
 
-    The arguments are those of `LinearSoftmaxRegression`, without `units`.
+    Arguments and methods are those of `LinearSoftmaxRegression`, without `units`: `weight_matrices()`,
+    `objective(x, y)`, `certificate(x, y)` and the others.
+
+    Example:
+        >>> LinearLogisticRegression(alpha=1e-4).fit(x_train, is_nine, epochs=5)
     """
 
     def __init__(

@@ -9,6 +9,7 @@ from keras_bilinear.monitoring.fit_record import FitRecord
 from keras_bilinear.parts.layers_within import bilinear_layers
 from keras_bilinear.parts.model_protocol import BlockModel
 from keras_bilinear.stopping.convergence import advice_if_stalled, remedy
+from keras_bilinear.tables import percent
 
 STILL_FALLING = 1e-5
 """A sweep that lowers J by more than this fraction of it has not converged: `BlockConvergence` would go on."""
@@ -58,7 +59,7 @@ def of_convergence(record: FitRecord, model: BlockModel) -> Iterator[str]:
         yield f"The fit has not converged to {judgement.goal}. {more}"
     elif fall > (STILL_FALLING if record.is_exact else NOISE):
         yield (
-            f"J still fell by {fall:.1e} of it in {time}: more epochs may lower it further. The callback "
+            f"J still fell by {percent(fall)} in {time}: more epochs may lower it further. The callback "
             "BlockConvergence ends a fit once it has converged."
         )
 

@@ -19,8 +19,8 @@ from keras_bilinear.parts.model_protocol import BlockModel
 from keras_bilinear.parts.optimizers import inner_optimizer
 from keras_bilinear.stopping.certificate import Certificate, effective_ranks
 
-HYPERPARAMETERS = ("alpha", "blocks", "inner", "penalty", "rank", "solver", "step_size", "type")
-"""The columns of the HParams page, which sorts them by name and hides all but the first five."""
+HYPERPARAMETERS = ("solver", "alpha", "blocks", "inner", "penalty", "rank", "step_size", "type")
+"""The columns of the HParams page, of which it hides all but the first five."""
 
 OUTCOMES = {
     "objective/J": "J",
@@ -38,7 +38,7 @@ def of_step(logs: dict[str, Any]) -> dict[str, float]:
     return parts_of_objective("step", logs) | numbers(others)
 
 
-def of_epoch(model: BlockModel, logs: dict[str, Any], updates: np.ndarray) -> dict[str, float]:
+def of_epoch(model: BlockModel, logs: dict[str, Any]) -> dict[str, float]:
     """How the fit stands after an epoch; in the exact regime that is a sweep.
 
     On mini-batches J is the mean over the epoch, and V what is left of it without alpha R of the present factors.
@@ -46,7 +46,6 @@ def of_epoch(model: BlockModel, logs: dict[str, Any], updates: np.ndarray) -> di
     Args:
         model: The model that is trained.
         logs: Those of the epoch.
-        updates: How many steps each block took in it.
     """
     values = {**parts_of_objective("objective", logs), "blocks/step_size": logs[log.STEP_SIZE]}
     improvement = logs.get(log.IMPROVEMENT, math.nan)
@@ -55,8 +54,9 @@ def of_epoch(model: BlockModel, logs: dict[str, Any], updates: np.ndarray) -> di
         values["objective/log10_improvement"] = math.log10(improvement)
     if not model.is_exact:  # there the steps tell; a sweep visits all
         values["blocks/active"] = logs[log.ACTIVE_BLOCK]
-    norms = ops.convert_to_numpy(model.schedule.grad_norms)
-    for name, norm, taken in zip(map(tag, model.block_names), norms, updates, strict=False):
+    norms, steps = map(ops.convert_to_numpy, (model.schedule.grad_norms, model.schedule.block_steps))
+    for name, norm, taken in zip(map(tag, model.block_names), norms, steps, strict=False):
+        # All so far: those of an epoch jump between nothing and all where blocks take turns.
         values[f"updates/{name}"] = float(taken)
         if not math.isnan(norm):  # it has had a turn
             values[f"gradient/{name}"] = float(norm)
@@ -120,13 +120,15 @@ def layout(model: BlockModel, with_steps: bool, with_certificate: bool) -> dict[
     """Which curves belong together: category -> title of a chart -> regular expressions of tags."""
     categories = {
         "Objective": {
-            "J = V + alpha R, and J on validation images": ["objective/(J|V|alpha_R|val_J)$"],
+            "J = V + alpha R, and J on validation images": ["objective/(J|val_J)$"],
+            "V, the cross-entropy": ["objective/V$"],
+            "alpha R, the penalty": ["objective/alpha_R$"],
             "metrics": ["metrics/.*"],
             "log10 of the relative decrease of J": ["objective/log10_improvement$"],
         },
         "Blocks": {
             "norm of the gradient": ["gradient/.*"],
-            "updates": ["updates/.*"],
+            "updates so far": ["updates/.*"],
             "step size": ["blocks/step_size$"],
             **({} if model.is_exact else {"active block": ["blocks/active$"]}),
         },
@@ -134,7 +136,7 @@ def layout(model: BlockModel, with_steps: bool, with_certificate: bool) -> dict[
     if with_steps:
         names = (log.STEP_SIZE, log.GRAD_NORM, log.ACTIVE_BLOCK, log.INNER_ITERATIONS)
         categories["Steps"] = {
-            "J = V + alpha R": ["step/(J|V|alpha_R)$"],
+            **{title: [f"step/{name}$"] for title, name in (("J", "J"), ("V", "V"), ("alpha R", "alpha_R"))},
             **{name.replace("_", " "): [f"step/{name}$"] for name in names if model.is_exact or name != names[-1]},
         }
     if with_certificate:

@@ -12,7 +12,7 @@ import tensorflow as tf
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.custom_scalar import summary as custom_scalar
 from tensorboard.plugins.custom_scalar.layout_pb2 import Category, Chart, Layout, MultilineChartContent
-from tensorboard.plugins.hparams import api as hp
+from tensorboard.plugins.hparams import api_pb2, summary
 from tensorboard.plugins.scalar.summary import scalar_pb
 
 
@@ -21,7 +21,7 @@ class EventLog:
 
     def __init__(self, folder: str):
         self.writer = tf.summary.create_file_writer(folder)
-        self._session: Any = None
+        self._has_session = False
         self._scalars: dict[str, Summary.Value] = {}
 
     @contextlib.contextmanager
@@ -61,18 +61,23 @@ class EventLog:
         self._write(custom_scalar.pb(Layout(category=layout)), step=0)
 
     def start_session(self, choices: dict[str, Any], known: tuple[str, ...], outcomes: dict[str, str]) -> None:
-        """Makes the run a row of the HParams page.
+        """Makes the run a row of the HParams page, under the name of its folder.
 
         Args:
             choices: The hyperparameters of this run, by name.
-            known: The names of all that any run may have: the columns of the page.
+            known: The names of all that any run may have: the columns of the page, the most telling one first.
             outcomes: The curves whose last values the page compares, and how it calls them.
         """
-        metrics = [hp.Metric(tag, display_name=name) for tag, name in outcomes.items()]
-        self._session = hp.KerasCallback(self.writer, choices)
-        with self.recording():
-            hp.hparams_config([hp.HParam(name) for name in known], metrics)
-            self._session.on_train_begin()
+        # The page sorts its columns by name, but for those that are said to differ, which it puts first.
+        columns = [api_pb2.HParamInfo(name=name, differs=name == known[0]) for name in known]
+        metrics = [
+            api_pb2.MetricInfo(name=api_pb2.MetricName(tag=tag), display_name=name)
+            for tag, name in outcomes.items()
+        ]
+        self._write(summary.experiment_pb(columns, metrics), step=0)
+        # Without the name of a group, for which TensorBoard's own callback takes a hash that nobody can read.
+        self._write(summary.session_start_pb(choices), step=0)
+        self._has_session = True
 
     def flush(self) -> None:
         """Puts all that was written into the file, where it outlives the process."""
@@ -80,9 +85,8 @@ class EventLog:
 
     def close(self) -> None:
         """Marks the run as finished."""
-        if self._session is not None:
-            with self.recording():
-                self._session.on_train_end()
+        if self._has_session:
+            self._write(summary.session_end_pb(api_pb2.STATUS_SUCCESS), step=0)
         self.writer.close()
 
     def _write(self, record: Any, step: int) -> None:

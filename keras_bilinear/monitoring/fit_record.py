@@ -7,6 +7,7 @@ from typing import NamedTuple
 from keras_bilinear.monitoring.fit_facts import DataFacts, Head
 from keras_bilinear.parts.schedule import relative_decrease
 from keras_bilinear.stopping.certificate import Certificate
+from keras_bilinear.tables import percent
 
 
 class Epoch(NamedTuple):
@@ -75,11 +76,11 @@ class Change(NamedTuple):
 
     def __str__(self) -> str:
         if math.isnan(self.fraction):
-            return f"what {self.time} improved is not known"
+            return f"how much {self.time} lowered J is not known"
         if self.fraction == 0:
-            return f"{self.time} improved J by nothing"
-        verb = "improved" if self.fraction >= 0 else "raised"
-        return f"{self.time} {verb} J by {abs(self.fraction):.1e} of it"
+            return f"{self.time} did not lower J"
+        verb = "lowered" if self.fraction >= 0 else "raised"
+        return f"{self.time} {verb} J by {percent(abs(self.fraction))}"
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,7 +2,7 @@
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +12,7 @@ from keras_bilinear.monitoring.fit_facts import Head
 from keras_bilinear.monitoring.fit_record import BlockReport, FitRecord
 from keras_bilinear.parts.model_protocol import BlockModel
 from keras_bilinear.stopping.certificate import Certificate, effective_ranks
+from keras_bilinear.tables import Report, Table, percent
 
 WIDTH = 116
 RECENT = 5
@@ -23,8 +24,8 @@ MOST_CLASSES = 32
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # arrays are neither equal nor short
-class ConvergenceReport:
-    """What the last fit of a model did and why it ended. `print` and notebooks show it as text.
+class ConvergenceReport(Report):
+    """What the last fit of a model did and why it ended. `print` shows it as text, a notebook as tables.
 
     Attributes:
         model: Class, K, L, penalty and alpha of what was fitted, and the optimizer.
@@ -73,18 +74,19 @@ class ConvergenceReport:
     certificate: Certificate | None
     warnings: tuple[str, ...]
 
-    def __repr__(self) -> str:
-        return str(self)
-
     def __str__(self) -> str:
-        paragraphs = [
-            [self.model, *self.summary()],
-            self.progress_table(),
-            self.block_table(),
-            [*self.rank_lines(), *self.certificate_lines()],
-            [f"Warning: {warning}" for warning in self.warnings],
-        ]
-        return "\n\n".join("\n".join(map(wrapped, lines)) for lines in paragraphs if lines)
+        paragraphs = (aligned(part) if isinstance(part, Table) else part for part in self.paragraphs())
+        return "\n\n".join("\n".join(map(wrapped, lines)) for lines in paragraphs)
+
+    def _parts(self) -> Iterator[Table | str]:
+        for part in self.paragraphs():
+            yield from [part] if isinstance(part, Table) else part
+
+    def paragraphs(self) -> list[Table | list[str]]:
+        """Tables and lines that belong together, none of them empty."""
+        tables = [table for table in (self.progress_table(), self.block_table()) if table.rows]
+        ranks, warnings = [*self.rank_lines(), *self.certificate_lines()], [f"Warning: {w}" for w in self.warnings]
+        return [[self.model, *self.summary()], *tables, *filter(None, (ranks, warnings))]
 
     def summary(self) -> list[str]:
         """How it ended, what it took, and where J is."""
@@ -103,15 +105,15 @@ class ConvergenceReport:
         )
         return [ending[0].upper() + ending[1:], done, J]
 
-    def progress_table(self) -> list[str]:
+    def progress_table(self) -> Table:
         """J and its improvement at the end."""
         rows = [
             (str(step), f"{J:#.6g}", small(improvement))
             for step, J, improvement in zip(self.steps, self.objectives, self.improvements, strict=True)
         ]
-        return table((self.step_name, "J", "improvement"), rows[-RECENT:])
+        return Table((self.step_name, "J", "improvement"), rows[-RECENT:])
 
-    def block_table(self) -> list[str]:
+    def block_table(self) -> Table:
         """What each block did; of many, those that are the farthest from their optimum."""
         blocks, others = list(self.blocks), []
         if len(blocks) > MOST_BLOCKS:
@@ -126,7 +128,7 @@ class ConvergenceReport:
             norms = [block.grad_norm for block in others if not math.isnan(block.grad_norm)]
             gradients = span(small(min(norms)), small(max(norms))) if norms else "no turn"
             rows.append((f"{len(others)} others", span(f"{min(updates):,}", f"{max(updates):,}"), gradients))
-        return table(("block", "line searches" if self.is_exact else "updates", "|gradient|"), rows)
+        return Table(("block", "line searches" if self.is_exact else "updates", "|gradient|"), rows)
 
     def rank_lines(self) -> list[str]:
         """The effective rank of every class, a line for each layer."""
@@ -149,19 +151,17 @@ class ConvergenceReport:
             return []
         share = proof.gap / proof.objective if proof.objective else 0.0
         ratio = "" if proof.ratios is None else f", ratio {proof.ratio:.4f}"
-        text = f"J = {proof.objective:#.6g} is at most {proof.gap:.1e} ({share:.1e} of it) above the optimum{ratio}"
+        text = f"J = {proof.objective:#.6g} is at most {proof.gap:.1e} ({percent(share)}) above the optimum{ratio}"
         return [f"certificate: {text}. {proof.note}"]
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns with a header, a line for each row; none without rows. Names stand left in theirs, numbers right."""
-    if not rows:
-        return []
-    is_named = not all(row[0].isdigit() for row in rows)
-    columns = list(zip(header, *rows, strict=True))
+def aligned(table: Table) -> list[str]:
+    """Columns with a header, a line for each row. Names stand left in theirs, numbers right."""
+    is_named = not all(row[0].isdigit() for row in table.rows)
+    columns = list(zip(table.header, *table.rows, strict=True))
     widths = [max(map(len, column)) for column in columns]
     lines = []
-    for first, *others in (header, *rows):
+    for first, *others in (table.header, *table.rows):
         start = first.ljust(widths[0]) if is_named else first.rjust(widths[0])
         lines.append("  ".join([start, *(map(str.rjust, others, widths[1:]))]).rstrip())
     return lines

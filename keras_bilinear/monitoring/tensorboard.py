@@ -5,9 +5,7 @@ import os
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
-from keras import ops
 
 from keras_bilinear.arguments import count, one_of, positive_integer
 from keras_bilinear.monitoring import curves
@@ -20,8 +18,8 @@ class BilinearTensorBoard(keras.callbacks.Callback):
     """Shows in TensorBoard which block moves, whether the fit converges, and what the filters look like.
 
     Curves over the epochs (in the exact regime an epoch is a sweep): J, V and alpha R, the relative decrease of J,
-    all metrics and their validation, the gradient norm and the updates of each block, the singular values and the
-    effective rank of each class of bilinear layers. Curves over the steps: J, step size, active block, line
+    all metrics and their validation, the gradient norm of each block and its updates so far, the singular values
+    and the effective rank of each class of bilinear layers. Curves over the steps: J, step size, active block, line
     searches. Pictures of W_k and of its factors; a layout for the Custom Scalars page; the choices made, for the
     HParams page; a description.
 
@@ -60,7 +58,7 @@ class BilinearTensorBoard(keras.callbacks.Callback):
         try:
             import tensorboard.plugins  # noqa: F401
         except ImportError as error:
-            raise ImportError("Expected tensorboard. Received: it is missing; pip install tensorboard") from error
+            raise ImportError("BilinearTensorBoard needs tensorboard: pip install tensorboard") from error
         self.log_dir = os.fspath(log_dir)
         self.update_freq = update_freq
         if isinstance(update_freq, str):
@@ -72,7 +70,6 @@ class BilinearTensorBoard(keras.callbacks.Callback):
         # An EventLog while a fit runs; that module needs tensorboard, this one may be imported without.
         self._log: Any = None
         self._waiting = self._batches = 0
-        self._block_steps = np.zeros(0, int)
 
     def check_fit(self, model: BlockModel, options: dict[str, Any]) -> None:
         """Raises a ValueError where this callback cannot work, before the fit has changed anything."""
@@ -105,9 +102,8 @@ class BilinearTensorBoard(keras.callbacks.Callback):
         self._log.scalars(curves.of_step(logs or {}), iterations(self.model))
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        before, self._block_steps = self._block_steps, block_steps(self.model)
         self._epoch = epoch + 1
-        values = curves.of_epoch(self.model, logs or {}, updates=self._block_steps - before)
+        values = curves.of_epoch(self.model, logs or {})
         if self.certificate_freq and self._epoch % self.certificate_freq == 0:
             values |= curves.of_certificate(certificate_of_fit(self.model))
         self._log.scalars(values, self._epoch)
@@ -129,7 +125,6 @@ class BilinearTensorBoard(keras.callbacks.Callback):
 
         self._log = EventLog(self.log_dir)
         self._epoch = self._drawn = epochs
-        self._block_steps = block_steps(self.model)
 
     def _describe(self) -> None:
         """Writes what is known once the model is built, which a data set does with its first batch."""
@@ -162,11 +157,6 @@ def expect_writable(folder: str) -> None:
         tf.io.gfile.makedirs(folder)
     except tf.errors.OpError as error:
         raise ValueError(f"Expected `log_dir` to be a folder to write to. Received: {folder!r}: {error}") from error
-
-
-def block_steps(model: BlockModel) -> np.ndarray:
-    """How many updates each block has received, (blocks,)."""
-    return ops.convert_to_numpy(model.schedule.block_steps)
 
 
 def iterations(model: BlockModel) -> int:

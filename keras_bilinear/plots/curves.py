@@ -25,7 +25,7 @@ FEW = 60
 def plot_convergence(
     history: keras.callbacks.History | Mapping[str, Sequence[float]], path: str | Path | None = None
 ) -> "Figure":
-    """Draws J, how much of it every sweep took off, and the accuracy; on held-out images too, if any were given.
+    """Draws J, by how much every sweep lowered it, and the accuracy; on held-out images too, if any were given.
 
     The relative decrease of J, on a log scale, is what `callbacks.BlockConvergence` compares with its `rtol`, a
     dotted line if the fit had this callback. It begins with the second sweep, for no log holds the J before the

@@ -23,7 +23,7 @@ def empty_figure(width: float, height: float, layout: Any = None) -> "Figure":
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        advice = "Expected matplotlib to draw with. Received: it is missing; pip install matplotlib"
+        advice = "Drawing needs matplotlib: pip install matplotlib"
         raise ImportError(advice) from error
 
     class Picture(Figure):

@@ -1,6 +1,6 @@
 """A fitted linear model as a bilinear one: fewer numbers, nearly the same predictions."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from keras_bilinear.export import inference_graph, slim, tflite_content
 from keras_bilinear.models.bilinear import BilinearRegression
 from keras_bilinear.models.conversion import checked_size, in_spreads, nearest, on_matrices
 from keras_bilinear.models.linear_sources import LinearSource, gives_logits, laid_out, source_of
+from keras_bilinear.tables import Report, Table
 
 BATCH = 4096
 """Images classified at once, so that it needs little memory."""
@@ -95,8 +96,8 @@ def least_rank(W: np.ndarray, tolerance: float) -> int:
     return int(np.argmax(enough)) + 1
 
 
-@dataclass(frozen=True)
-class CompressionReport:
+@dataclass(frozen=True, repr=False)
+class CompressionReport(Report):
     """Before and after: accuracies (fractions), numbers, bytes of the float32 file."""
 
     accuracy: tuple[float, float]
@@ -104,11 +105,15 @@ class CompressionReport:
     bytes: tuple[int, int]
 
     def __str__(self) -> str:
-        rows = [f"{'':12}{'before':>10}{'after':>10}{'ratio':>8}"]
-        rows.append(f"{'accuracy':12}{self.accuracy[0]:>10.4f}{self.accuracy[1]:>10.4f}")
+        (table,) = self._parts()
+        lines = (table.header, *table.rows)
+        return "\n".join(f"{line[0]:12}{line[1]:>10}{line[2]:>10}{line[3]:>8}".rstrip() for line in lines)
+
+    def _parts(self) -> Iterator[Table]:
+        rows = [("accuracy", *(f"{accuracy:.4f}" for accuracy in self.accuracy), "")]
         for name, (before, after) in (("parameters", self.parameters), ("bytes", self.bytes)):
-            rows.append(f"{name:12}{before:>10,}{after:>10,}{after / before:>8.2f}")
-        return "\n".join(rows)
+            rows.append((name, f"{before:,}", f"{after:,}", f"{after / before:.2f}"))
+        yield Table(("", "before", "after", "ratio"), rows)
 
 
 def compression_report(before: object, after: BilinearRegression, x: Any, y: Any) -> CompressionReport:

@@ -36,7 +36,7 @@ BATCH = 4096
 
 
 class BilinearClassifier(ClassifierMixin, BaseEstimator):
-    """BLR for two classes and BSR for more, fitted in the exact regime to convergence.
+    """A classifier for scikit-learn: BLR for two classes, BSR for more, fitted exactly until it has converged.
 
     X holds images (T, M, N) or (T, M, N, 1), or flat rows (T, M N) as pipelines pass them on. Rows are cut into
     images of `image_shape`. Without it a warning tells what they are taken for: square images where M N is a square

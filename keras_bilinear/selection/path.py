@@ -3,8 +3,8 @@
 import functools
 import math
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -22,10 +22,14 @@ from keras_bilinear.selection.grid import Fit, Grid
 from keras_bilinear.selection.scoring import Scoring, checked_scoring, name_of, scores
 from keras_bilinear.stopping.convergence import ADVICE_IF_STALLED, ConvergenceWarning
 from keras_bilinear.stopping.separation import ADVICE, is_separated
+from keras_bilinear.tables import Report, Table
+
+WIDTHS = (4, 9, 9, 9, 17, 11, 0)
+"""Of the columns of a printed path."""
 
 
-@dataclass(frozen=True)
-class PathPoint:
+@dataclass(frozen=True, repr=False)
+class PathPoint(Report):
     """One fit of a path.
 
     Attributes:
@@ -47,7 +51,7 @@ class PathPoint:
     accuracy: float
     standard_error: float
     factors: Factors
-    template: BilinearRegression = field(repr=False)
+    template: BilinearRegression
 
     @property
     def parameters(self) -> int:
@@ -59,6 +63,18 @@ class PathPoint:
         """Size of its float32 TFLite file with factored layout, which is written to memory when first asked for."""
         return len(slim(tflite_content(inference_graph(self.model()))))
 
+    def cells(self) -> tuple[str, ...]:
+        """The point as a row of a table."""
+        accuracy = f"{self.accuracy:.4f} +- {self.standard_error:.4f}"
+        values = f"{self.alpha:.2e}", f"{self.objective:.5f}", f"{self.cross_entropy:.5f}", accuracy
+        return f"{self.rank}", *values, f"{self.parameters:,}"
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {cell}" for name, cell in zip(header("accuracy"), self.cells(), strict=True))
+
+    def _parts(self) -> Iterator[Table]:
+        yield Table(header("accuracy"), [self.cells()])
+
     def model(self) -> BilinearRegression:
         """The fitted model, ready to predict, export or train on."""
         model = resized(self.template, self.rank, self.alpha)
@@ -68,8 +84,8 @@ class PathPoint:
         return model
 
 
-@dataclass(frozen=True)
-class RegularizationPath:
+@dataclass(frozen=True, repr=False)
+class RegularizationPath(Report):
     """The fits of `regularization_path`, in the order they were made.
 
     Attributes:
@@ -97,16 +113,20 @@ class RegularizationPath:
         return (point or self.one_standard_error).model()
 
     def __str__(self) -> str:
-        best, chosen = self.best, self.one_standard_error
-        lines = [f"{'rank':>4} {'alpha':>9} {'J':>9} {'V':>9} {self.scoring:>17} {'parameters':>11}"]
-        for point in self.points:
-            notes = [note for note, choice in (("best", best), ("1 s.e.", chosen)) if point is choice]
-            accuracy = f"{point.accuracy:.4f} +- {point.standard_error:.4f}"
-            lines.append(
-                f"{point.rank:4} {point.alpha:9.2e} {point.objective:9.5f} {point.cross_entropy:9.5f} "
-                f"{accuracy:>17} {point.parameters:11,} {', '.join(notes)}".rstrip()
-            )
-        return "\n".join(lines)
+        (table,) = self._parts()
+        lines = (zip(line, WIDTHS, strict=True) for line in (table.header, *table.rows))
+        return "\n".join(" ".join(cell.rjust(width) for cell, width in line).rstrip() for line in lines)
+
+    def _parts(self) -> Iterator[Table]:
+        choices = ("best", self.best), ("1 s.e.", self.one_standard_error)
+        notes = [", ".join(note for note, choice in choices if point is choice) for point in self.points]
+        rows = [(*point.cells(), note) for point, note in zip(self.points, notes, strict=True)]
+        yield Table((*header(self.scoring), ""), rows)
+
+
+def header(scoring: str) -> tuple[str, ...]:
+    """What the cells of a point are."""
+    return "rank", "alpha", "J", "V", scoring, "parameters"
 
 
 def regularization_path(
@@ -258,7 +278,7 @@ def warn_of_unfinished(fits: list[Fit], rtol: float, max_sweeps: int) -> None:
     unfinished = sum(not fit.converged for fit in fits)
     if unfinished:
         warnings.warn(
-            f"{unfinished} of {len(fits)} fits have not converged: J could fall by more than rtol={rtol:g} of it "
+            f"{unfinished} of {len(fits)} fits have not converged: J could still fall by more than rtol={rtol:g} "
             f"after max_sweeps={max_sweeps} sweeps, or where they stalled. Raise one of them; {ADVICE_IF_STALLED}.",
             ConvergenceWarning,
             stacklevel=3,

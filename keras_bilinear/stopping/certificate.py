@@ -15,6 +15,7 @@ from keras_bilinear.maths.bilinear import Samples
 from keras_bilinear.maths.duality import DualPoint, PenaltyBound, best_bias_change, likelihood, lower_bound
 from keras_bilinear.parts.losses import targets
 from keras_bilinear.parts.model_protocol import BlockModel, RegressionModel, is_linear
+from keras_bilinear.tables import Report, Table, percent
 
 COUNTS_FROM = 1e-2
 """Singular values below this fraction of the largest of their class do not count for its effective rank."""
@@ -31,9 +32,9 @@ WITHOUT_ARRAYS = (
 Gradient = Callable[[np.ndarray, np.ndarray | None], np.ndarray]
 
 
-@dataclass(frozen=True)
-class Certificate:
-    """What a fit proves about itself.
+@dataclass(frozen=True, repr=False)
+class Certificate(Report):
+    """How far a fit can be from the best there is: J, a lower bound on it, and the ranks in use.
 
     Attributes:
         objective: J.
@@ -71,9 +72,23 @@ class Certificate:
         ranks = ", ".join(map(str, self.effective_ranks))
         ratio = "" if self.ratios is None else f", ratio {self.ratio:.4f}"
         return (
-            f"J = {self.objective:.6f}, at most {self.gap:.2e} ({share:.1e} of it) above the optimum{ratio}\n"
+            f"J = {self.objective:.6f}, at most {self.gap:.2e} ({percent(share)}) above the optimum{ratio}\n"
             f"effective ranks {ranks}; {self.degrees_of_freedom:,} degrees of freedom\n{self.note}"
         )
+
+    def _parts(self) -> Iterator[Table | str]:
+        share = self.gap / self.objective if self.objective else 0.0
+        rows = [
+            ("J", f"{self.objective:.6f}"),
+            ("a lower bound on J", f"{self.lower_bound:.6f}"),
+            ("above the optimum by at most", f"{self.gap:.2e} ({percent(share)})"),
+            ("effective ranks", ", ".join(map(str, self.effective_ranks))),
+            ("degrees of freedom", f"{self.degrees_of_freedom:,}"),
+        ]
+        if self.ratios is not None:
+            rows.insert(3, ("ratio", f"{self.ratio:.4f}"))
+        yield Table(("certificate", ""), rows)
+        yield self.note
 
 
 def certificate(model: RegressionModel, x: Any, y: Any = None, sample_weight: Any = None) -> Certificate:

@@ -10,6 +10,7 @@ from keras_bilinear.arguments import non_negative
 from keras_bilinear.parts.model_protocol import BlockModel, expect_schedule
 from keras_bilinear.stopping.certificate import Certificate, certificate_of_fit, expect_data_of_fit
 from keras_bilinear.stopping.stationarity import decrease_in_sight
+from keras_bilinear.tables import percent
 
 
 class ConvergenceWarning(UserWarning):
@@ -28,16 +29,16 @@ ADVICE_IF_STALLED = (
 
 
 class BlockConvergence(keras.callbacks.Callback):
-    """Stops the fit once a full sweep over the blocks improves J by less than `rtol` of it.
+    """Stops the fit once a sweep over the blocks lowers J by less than `rtol`, relative to J.
 
     In the exact regime every step solves a block, and this callback only decides when to stop. On mini-batches
-    it also decides when a block has converged: when an epoch lowers the mean loss by no more than `block_rtol`
-    of it, the next block is up. All it needs to know is saved with the model, so an interrupted fit resumes with
-    the same decisions.
+    it also decides when a block has converged: when an epoch lowers the mean loss by no more than `block_rtol`,
+    relative to it, the next block is up. All it needs to know is saved with the model: an interrupted fit resumes
+    with the same decisions.
 
     That J hardly falls is no proof of an optimum. So the callback asks how much a Newton step would lower it, which
-    hangs on no unit of the pixels (see `keras_bilinear.stopping.stationarity`); if by clearly more than `rtol`, the
-    fit has not converged but stalled. On data sets in mini-batches, and for networks, J alone decides.
+    does not depend on the unit of the pixels (see `keras_bilinear.stopping.stationarity`); if by clearly more than
+    `rtol`, the fit has not converged but stalled. On data sets in mini-batches, and for networks, J alone decides.
 
     Args:
         rtol: Relative decrease of J over a sweep below which the fit has converged.
@@ -115,12 +116,12 @@ class BlockConvergence(keras.callbacks.Callback):
     def settle(self, improvement: float) -> None:
         """Ends the fit, whose last sweep has improved J by next to nothing: at an optimum, or far from one."""
         sight = decrease_in_sight(self.model)
-        sweep = f"the last sweep improved J by {improvement:.1e} of it"
+        sweep = f"the last sweep lowered J by {percent(improvement)}"
         if sight is None or sight <= SLACK * self.rtol:
             self.stop(f"converged: {sweep}, rtol={self.rtol:g}{self.missed_gap()}")
             return
         self.stalled = self.model.stop_training = True
-        far = f"a Newton step would by {sight:.1e}" if math.isfinite(sight) else TOO_FEW_DIGITS
+        far = f"a Newton step would by {percent(sight)}" if math.isfinite(sight) else TOO_FEW_DIGITS
         self.reason = f"stalled: {sweep}, {far}; rtol={self.rtol:g}"
 
     def stop(self, reason: str) -> None:
@@ -148,7 +149,7 @@ class BlockConvergence(keras.callbacks.Callback):
         if self.certificate is None:
             return ""
         share = self.certificate.gap / max(abs(self.certificate.objective), 1e-30)
-        return f"; J is certified to {share:.1e} of it only, gap={self.gap:g}"
+        return f"; J is certified to be within {percent(share)} of its optimum only, gap={self.gap:g}"
 
     def explanation(self) -> str:
         """Why the fit has not converged, and what to do."""
@@ -157,7 +158,7 @@ class BlockConvergence(keras.callbacks.Callback):
         if self.certificate is not None:
             return f"{self.reason}. {remedy(self.certificate)}"
         return (
-            f"the epochs ran out before a sweep improved J by less than {self.rtol:g} of it. Give `fit` more "
+            f"the epochs ran out while sweeps still lowered J by more than rtol={self.rtol:g}. Give `fit` more "
             "epochs, or a larger `rtol`."
         )
 

@@ -1,5 +1,6 @@
 """Notes of native libraries stay away from the terminal, whatever else is written does not."""
 
+import logging
 import os
 import subprocess
 import sys
@@ -51,8 +52,9 @@ def test_without_a_stderr_nothing_is_done():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout == b"1\n"
 
 
-def test_an_exported_and_verified_file_writes_nothing(tmp_path, capfd):
+def test_an_exported_and_verified_file_writes_nothing(tmp_path, capfd, caplog):
     import numpy as np
+    import tensorflow as tf
 
     import keras_bilinear as kb
 
@@ -62,3 +64,9 @@ def test_an_exported_and_verified_file_writes_nothing(tmp_path, capfd):
     capfd.readouterr()
     kb.export_tflite(model, tmp_path / "a.tflite", quantize="int8", representative_data=x, validation_data=(x, y))
     assert capfd.readouterr().err == ""
+    # In a notebook TensorFlow logs more.
+    with caplog.at_level("INFO", logger="tensorflow"):
+        kb.export_tflite(model, tmp_path / "a.tflite")
+        kb.export_saved_model(model, tmp_path / "a")
+        assert tf.get_logger().level == logging.INFO
+    assert not caplog.records

@@ -30,13 +30,18 @@ def block(name, file):
     return re.search(rf"<!-- {re.escape(file)} -->\n```\w+\n(.*?)```", doc(name), re.S)[1]
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    """{column of the table: (file, images, probabilities of Keras)}: 28 x 28 and ten classes, as in the table."""
-    folder = tmp_path_factory.mktemp("files")
+def model_of_the_tables():
+    """28 x 28 and ten classes, with random weights."""
     rng = np.random.default_rng(0)
     model = kb.BilinearSoftmaxRegression(10, rank=4, input_shape=(28, 28))
     model.head.assign_factors(rng.normal(size=(4, 28, 10)) / 8, rng.normal(size=(4, 28, 10)) / 8)
+    return model
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """{column of the table: (file, images, probabilities of Keras)}: 28 x 28 and ten classes, as in the table."""
+    folder, model, rng = tmp_path_factory.mktemp("files"), model_of_the_tables(), np.random.default_rng(1)
     x = rng.integers(0, 256, (100, 28, 28)).astype("float32")
     p = model.predict(x / 255, verbose=0)
     paths = [folder / f"{name}.tflite" for name in ("float32", "uint8", "int8")]
@@ -48,15 +53,14 @@ def files(tmp_path_factory):
     return {column: (path, x, p) for column, path in zip(("float32", UINT8, "int8"), paths, strict=True)}
 
 
-@pytest.mark.parametrize(("name", "file"), [("android", "Tensors.kt"), ("ios", "Tensors.swift")])
-def test_the_fields_of_the_file_format(name, file):
+def test_the_fields_of_the_file_format():
     """The numbers of the fields that the code reads, against the generated reader of the format."""
 
     def number(getter):
         """A field has its place in a table at 4 + 2 * number."""
         return (int(re.search(r"Offset\((\d+)\)", inspect.getsource(getter))[1]) - 4) // 2
 
-    code = block(name, file)
+    code = block("android", "Tensors.kt")
     assert [int(field) for field in re.findall(r"field\(model, (\d)\)", code)] == [
         number(schema.Model.BuffersLength),
         number(schema.Model.MetadataLength),
@@ -65,7 +69,7 @@ def test_the_fields_of_the_file_format(name, file):
         number(schema.Metadata.Name),
         number(schema.Metadata.Buffer),
     ]
-    (data,) = re.findall(r"(?:field\(buffer|int\(index\)\)), (\d)\)", code)
+    (data,) = re.findall(r"field\(buffer, (\d)\)", code)
     assert int(data) == number(schema.Buffer.DataLength)
 
 
@@ -90,27 +94,6 @@ fun main(arguments: Array<String>) {
 }
 """
 
-SWIFT = """
-import Foundation
-let arguments = CommandLine.arguments
-if arguments[1] == "metadata" {
-  FileHandle.standardOutput.write(metadata(of: try! Data(contentsOf: URL(fileURLWithPath: arguments[2]))))
-} else {
-  let given = FileHandle.standardInput.readDataToEndOfFile()
-  let quantized = arguments[2] != "FLOAT32"
-  let scale = Float(arguments[3])!
-  let zeroPoint = Int(arguments[4])!
-  if arguments[1] == "encode" {
-    let pixels = decode(given)
-    let data = quantized ? encode(pixels, scale: scale, zeroPoint: zeroPoint) : encode(pixels)
-    FileHandle.standardOutput.write(data)
-  } else {
-    let scores = quantized ? decode(given, scale: scale, zeroPoint: zeroPoint) : decode(given)
-    FileHandle.standardOutput.write(encode(scores))
-  }
-}
-"""
-
 
 def compiled(folder, *command):
     """Compiles within `folder`; the code of the instructions must give no warning either."""
@@ -130,29 +113,15 @@ def kotlin(tmp_path_factory):
     return ["java", "-Dfile.encoding=UTF-8", "-jar", str(folder / "tensors.jar")]
 
 
-@pytest.fixture(scope="module")
-def swift(tmp_path_factory):
-    """The command of a program around `Tensors.swift`."""
-    if not shutil.which("swiftc"):
-        pytest.skip("swiftc is not installed")
-    folder = tmp_path_factory.mktemp("swift")
-    (folder / "Tensors.swift").write_text(block("ios", "Tensors.swift"), encoding="utf-8")
-    (folder / "main.swift").write_text(SWIFT, encoding="utf-8")
-    compiled(folder, "swiftc", "Tensors.swift", "main.swift", "-o", "tensors")
-    return [str(folder / "tensors")]
-
-
-@pytest.fixture(params=["kotlin", "swift"])
-def program(request):
+@pytest.fixture
+def program(kotlin):
     """Runs the code of the instructions: bytes in, bytes out."""
-    command = request.getfixturevalue(request.param)
 
     def run(*arguments, given=b""):
-        done = subprocess.run([*command, *map(str, arguments)], input=given, capture_output=True, check=False)
+        done = subprocess.run([*kotlin, *map(str, arguments)], input=given, capture_output=True, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    run.language = request.param
     return run
 
 
@@ -168,8 +137,6 @@ def test_the_code_reads_the_note(files, program, tmp_path):
 
 @pytest.mark.parametrize("column", ["float32", UINT8, "int8"])
 def test_the_code_feeds_and_reads_a_file(files, program, column):
-    if (program.language, column) == ("swift", "int8"):
-        pytest.skip("the Swift library has no int8 tensors, as the instructions say")
     file, x, p = files[column]
     interpreter = Interpreter(str(file))
     interpreter.allocate_tensors()
@@ -192,3 +159,26 @@ def test_grey_of_kotlin(kotlin):
     given = np.ascontiguousarray(argb[:, ::-1]).tobytes()  # An Int of a Bitmap is 0xAARRGGBB.
     done = subprocess.run([*kotlin, "grey", "", "0", "0"], input=given, capture_output=True, check=True)
     np.testing.assert_allclose(np.frombuffer(done.stdout, "<f4"), argb[:, 1:] @ [0.299, 0.587, 0.114], atol=1e-4)
+
+
+@pytest.mark.parametrize("quantize", [None, "int8"])
+def test_the_files_of_the_swift_code(quantize, files, tmp_path):
+    """It writes and reads float32 of the shapes in its table, and knows the note by the name it has in the file."""
+    model, x = model_of_the_tables(), files["float32"][1]
+    options = {} if quantize is None else {"quantize": quantize, "representative_data": x}
+    kb.export_tflite(model, tmp_path / "digits.tflite", input_scale=1 / 255, labels=NAMES, **options)
+    interpreter = Interpreter(str(tmp_path / "digits.tflite"))
+    (given,), (returned,) = interpreter.get_input_details(), interpreter.get_output_details()
+    assert [tuple(each["shape"]) for each in (given, returned)] == [(1, 28, 28), (1, 10)]
+    assert given["dtype"] == returned["dtype"] == np.float32
+    for details in (given, returned):
+        assert f"float32, {4 * np.prod(details['shape'])} bytes" in doc("ios")
+    code = block("ios", "Classifier.swift")
+    assert 'metadata(key: "keras_bilinear")' in code
+    assert b"keras_bilinear" in (tmp_path / "digits.tflite").read_bytes()
+
+
+def test_the_dependencies_of_both_are_pinned():
+    assert re.search(r'litert:litert:\d+\.\d+\.\d+"', doc("android"))
+    assert re.search(r'revision: "[0-9a-f]{40}"', doc("ios"))
+    assert "Podfile" not in doc("ios")

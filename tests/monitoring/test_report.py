@@ -131,7 +131,7 @@ def test_a_converged_fit_with_all_its_numbers():
     text = str(report)
     for part in (
         "BilinearSoftmaxRegression: K = 3, L = 2, product penalty, alpha = 0.02; BlockLineSearch(",
-        "Converged: the last sweep improved J",
+        "Converged: the last sweep lowered J",
         f"{report.sweeps} sweeps in {report.epochs} epochs",
         f"J = {report.objective:#.6g} = V + alpha R = {report.cross_entropy:#.6g} + {report.penalty:#.6g}",
         f"{report.improvements[-2]:.1e}",
@@ -278,12 +278,12 @@ def test_the_epochs_ran_out_and_nobody_judged():
     model = make()
     report, _ = fit(model, *data(), 2)
     assert report.converged is None
-    last = f"{report.improvements[-1]:.1e}"
+    last = f"{100 * report.improvements[-1]:.2g} %"
     assert report.reason == (
-        f"the epochs ran out; the last sweep improved J by {last} of it; no callback judged convergence"
+        f"the epochs ran out; the last sweep lowered J by {last}; no callback judged convergence"
     )
     assert report.warnings == (
-        f"J still fell by {last} of it in the last sweep: more epochs may lower it further. The callback "
+        f"J still fell by {last} in the last sweep: more epochs may lower it further. The callback "
         "BlockConvergence ends a fit once it has converged.",
     )
     report, _ = fit(model, *data(), 100)
@@ -295,7 +295,7 @@ def test_the_epochs_ran_out_before_it_converged():
     with pytest.warns(ConvergenceWarning):
         report, _ = fit(make(), *data(), 2, callbacks=[BlockConvergence(rtol=1e-6)])
     assert report.converged is False
-    assert report.reason.startswith("the epochs ran out; the last sweep improved J by ")
+    assert report.reason.startswith("the epochs ran out; the last sweep lowered J by ")
     assert report.reason.endswith("rtol=1e-06")
     assert warned(report, "has not converged to rtol=1e-06. Give `fit` more epochs")
     assert "Not converged: the epochs ran out" in str(report)
@@ -305,9 +305,9 @@ def test_mini_batches_that_still_improve():
     model = make("adam")
     report, history = fit(model, *data(), 6)
     J = history["objective"]
-    assert warned(report, f"J still fell by {(J[1] - J[5]) / J[5]:.1e} of it in the last 4 epochs")
+    assert warned(report, f"J still fell by {100 * (J[1] - J[5]) / J[5]:.2g} % in the last 4 epochs")
     report, _ = fit(model, *data(), 1)
-    assert "what the last epoch improved is not known" in report.reason
+    assert "how much the last epoch lowered J is not known" in report.reason
 
 
 @pytest.mark.parametrize(

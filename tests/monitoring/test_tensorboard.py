@@ -107,7 +107,7 @@ def test_each_block_has_its_gradient_and_its_updates(watched):
     if not watched.model.is_exact:
         # A block that was never up has no gradient yet.
         assert [drawn[f"gradient/{name}"][0][0] for name in ("a1", "b1", "a2", "b2")] == [1, 2, 3, 4]
-        assert drawn["updates/b1"] == ([1, 2, 3, 4, 5, 6], [0, 4, 0, 0, 0, 4])
+        assert drawn["updates/b1"] == ([1, 2, 3, 4, 5, 6], [0, 4, 4, 4, 4, 8])  # a stair, no zigzag
         assert drawn["blocks/active"][1] == [0, 1, 2, 3, 0, 1]
         assert not any(tag.startswith("step/") for tag in drawn)
         return
@@ -116,7 +116,7 @@ def test_each_block_has_its_gradient_and_its_updates(watched):
     assert active == (list(range(1, 6 * blocks + 1)), list(range(blocks)) * 6)
     for index, name in enumerate(names):
         np.testing.assert_allclose(drawn[f"gradient/{name}"][1], norm[1][index::blocks], rtol=1e-6)
-        np.testing.assert_allclose(drawn[f"updates/{name}"][1], taken[1][index::blocks])
+        np.testing.assert_allclose(drawn[f"updates/{name}"][1], np.cumsum(taken[1][index::blocks]))
 
 
 def test_steps_are_written_as_often_as_asked(tmp_path):
@@ -173,6 +173,19 @@ def test_the_layout_shows_every_curve_and_no_empty_chart(watched):
     assert tags - found <= {"step/accuracy"}
 
 
+def test_J_and_its_parts_have_panels_of_their_own(watched):
+    (event,) = read(watched.folder).Tensors("custom_scalars__config__")
+    charts = [
+        chart
+        for category in Layout.FromString(event.tensor_proto.string_val[0]).category
+        for chart in category.chart
+    ]
+    tags = ["objective/J", "objective/V", "objective/alpha_R"]
+    shown = [{tag for tag in tags if any(re.match(p, tag) for p in chart.multiline.tag)} for chart in charts]
+    assert all(len(each) <= 1 for each in shown)
+    assert [each for each in shown if each][:3] == [{tag} for tag in tags]
+
+
 def hparams_of(folder, tag):
     content = read(folder).SummaryMetadata(f"_hparams_/{tag}").plugin_data.content
     return HParamsPluginData.FromString(content)
@@ -189,6 +202,7 @@ def test_hyperparameters_and_outcomes(watched):
     experiment = hparams_of(watched.folder, "experiment").experiment
     assert {info.name.tag for info in experiment.metric_infos} <= set(curves(watched.folder))
     assert set(chosen) <= {info.name for info in experiment.hparam_infos}
+    assert [info.name for info in experiment.hparam_infos if info.differs] == ["solver"]
     assert hparams_of(watched.folder, "session_end_info").session_end_info.status == 1  # success
 
 

@@ -83,6 +83,12 @@ def test_custom_scalars_group_the_curves(board):
     assert set(matches) == {f"gradient/{name}" for name in ("a1", "b1", "a2", "b2")}
 
 
+def test_the_solver_is_the_first_choice_that_the_page_shows(board):
+    experiment = board.json("hparams", "experiment", body={"experimentName": ""})
+    names = [info["name"] for info in experiment["hparamInfos"]]
+    assert names == ["solver", *sorted(names[1:])]
+
+
 def test_hparams_compare_the_runs(board):
     body = {
         "experimentName": "",
@@ -92,6 +98,7 @@ def test_hparams_compare_the_runs(board):
         "sliceSize": 9,
     }
     groups = board.json("hparams", "session_groups", body=body)["sessionGroups"]
+    assert {group["name"] for group in groups} == {"mini", "exact"}  # as their folders are
     solvers = {group["hparams"]["solver"] for group in groups}
     assert solvers == {"Adam", "BlockLineSearch"}
     (exact,) = (group for group in groups if group["hparams"]["solver"] == "BlockLineSearch")
