@@ -108,7 +108,12 @@ def after(line: Line, chosen: int) -> Line:
 
 def doubted(line: Line) -> Line:
     """The line once none of its steps has lowered J: with more damping, and the next owes nothing to it."""
-    return line._replace(gh=ops.zeros_like(line.gh), damping=adapted(line.damping, ops.zeros_like(line.damping)))
+    return forgotten(line)._replace(damping=adapted(line.damping, ops.zeros_like(line.damping)))
+
+
+def forgotten(line: Line) -> Line:
+    """The line to which the next direction owes nothing."""
+    return line._replace(gh=ops.zeros_like(line.gh))
 
 
 def shortened(line: Line, failures: int) -> Line:

@@ -11,7 +11,9 @@ from keras_bilinear.solver.between_passes import Line, next_line
 from keras_bilinear.solver.blocks import flatten, pose_linear
 from keras_bilinear.solver.compiled import Compiled
 from keras_bilinear.solver.images import Images
-from keras_bilinear.solver.joint import Layout, curvature_of, pose, shifted
+from keras_bilinear.solver.joint import Layout, pose, shifted
+from keras_bilinear.solver.joint_curvature import curvature_of, grain_of
+from keras_bilinear.solver.silent_ranks import silent_ranks, wake_along
 
 Parameters = Any
 """`Factors`, or (kernel, bias)."""
@@ -19,6 +21,10 @@ Parameters = Any
 
 class OnSketch(Protocol):
     """J of a model on a part of the images. U is what its parameters are to the solver: one array."""
+
+    @property
+    def alpha(self) -> Tensor:
+        """Weight of the penalty, scalar."""
 
     def flat(self, at: Parameters) -> Tensor:
         """U of some parameters."""
@@ -34,6 +40,9 @@ class OnSketch(Protocol):
 
     def next_line(self, at: Parameters, G: Tensor, shares: Tensor, last: Line) -> Line:
         """See `between_passes.next_line`."""
+
+    def woken(self, at: Parameters, G: Tensor, shares: Tensor) -> Parameters | None:
+        """The parameters with ranks started that wait for it, None if there are none; see `silent_ranks`."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +80,13 @@ class FactorsOnSketch:
         return self.alpha * self.R.value(at.A, at.B)
 
     def next_line(self, at: Factors, G: Tensor, shares: Tensor, last: Line) -> Line:
-        compiled = Compiled(line_of_factors, self.jit, penalty=self.R)
+        compiled = Compiled(line_of_factors, self.jit, penalty=self.R, grain=grain_of(at))
         return compiled(self.X, self.samples, at, G, shares, last, self.alpha)
+
+    def woken(self, at: Factors, G: Tensor, shares: Tensor) -> Factors | None:
+        if not bool(ops.any(silent_ranks(self.X, at))):
+            return None
+        return wake_along(self.X, self.samples, at, G, shares, self.alpha, self.R)
 
 
 @dataclass(frozen=True)
@@ -103,6 +117,9 @@ class KernelOnSketch:
         compiled = Compiled(line_of_kernel, self.jit)
         return compiled(self.X, self.samples, *at, G, shares, last, self.alpha)
 
+    def woken(self, at: tuple[Tensor, Tensor | None], G: Tensor, shares: Tensor) -> None:
+        return None  # of a linear model there are no ranks
+
 
 def line_of_factors(
     X: Images,
@@ -113,9 +130,10 @@ def line_of_factors(
     last: Line,
     alpha: Tensor,
     penalty: type[Penalty],
+    grain: str,
 ) -> Line:
     """`next_line` for all factors at once."""
-    inverse = curvature_of(X, samples, factors, alpha, penalty).inverted()
+    inverse = curvature_of(X, samples, factors, alpha, penalty, grain).inverted()
     problem = pose(X, factors, alpha, penalty, inverse)
     U = problem.layout.join(*shifted(factors, problem.mean, 1))
     return next_line(problem, samples, inverse.damping_of(factors.bias is not None), U, G, shares, last)

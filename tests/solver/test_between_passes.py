@@ -8,7 +8,8 @@ from keras_bilinear.solver.between_passes import TRIALS, Tilted, after, doubted,
 from keras_bilinear.solver.blocks import flatten, pose_linear
 from keras_bilinear.solver.descent import DAMPINGS
 from keras_bilinear.solver.images import Images
-from keras_bilinear.solver.joint import curvature_of, pose, shifted
+from keras_bilinear.solver.joint import pose, shifted
+from keras_bilinear.solver.joint_curvature import curvature_of
 from keras_bilinear.solver.linear_cg import inner
 from keras_bilinear.solver.streamed import FactorsOnSketch, KernelOnSketch
 from tests import reference
