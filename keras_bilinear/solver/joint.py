@@ -91,9 +91,8 @@ class Joint(NamedTuple):
         def product(v: Tensor) -> Tensor:
             vA, vB, _ = self.split(v)
             pA, pB = self.R.hessian_product(at.A, at.B, vA, vB)
-            bent_A, bent_B = self.pull(G, vA, vB)
-            bent = self.join(bent_A + self.alpha * pA, bent_B + self.alpha * pB)
-            return self.straight(at, curve, v) + bent
+            penalised = self.alpha * self.join(pA, pB)
+            return self.straight(at, curve, v) + self.bent(G, v) + penalised
 
         return product
 
@@ -107,6 +106,11 @@ class Joint(NamedTuple):
             return self.straight(at, curve, v) + curved
 
         return product
+
+    def bent(self, G: Tensor, v: Tensor) -> Tensor:
+        """What v does to the gradient because both factors of W move, given dV/dW = G (K, M, N)."""
+        vA, vB, _ = self.split(v)
+        return self.join(*self.pull(G, vA, vB))
 
     def straight(self, at: Factors, curve: Callable[[Tensor], Tensor], v: Tensor) -> Tensor:
         """J_z^T curve(J_z v)."""

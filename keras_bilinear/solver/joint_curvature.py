@@ -12,6 +12,7 @@ from keras_bilinear.maths.bilinear import Factors, Samples, Tensor
 from keras_bilinear.maths.penalties import Penalty, identity
 from keras_bilinear.solver.images import Images
 from keras_bilinear.solver.preconditioner import (
+    CURVATURE,
     Curvature,
     curvature,
     curvature_of_parts,
@@ -24,6 +25,8 @@ WHOLE, FACTORS, DIAGONAL = "whole", "factors", "diagonal"
 """How much of the curvature of a class is kept: all of it, a block for each factor, or its diagonal."""
 MOST_NUMBERS = 2**24
 """So many numbers the curvature of all classes may have: to invert more takes longer than it saves."""
+FEW = 256
+"""So many images tell the curvature of large ones, whose features would take more memory than it does."""
 
 
 def grain_of(factors: Factors) -> str:
@@ -47,8 +50,8 @@ def curvature_of(
     It is taken on a part of the images only, so that it costs no more than a few gradients; as much of it as
     `grain` says.
     """
-    A, B, bias = factors
-    X, (w,) = images.part().values(), sample(samples.weights)
+    (A, B, bias), most = factors, CURVATURE if grain == WHOLE else FEW
+    X, (w,) = images.part(most).values(), sample(samples.weights, most=most)
     c = curvature_weights(bm.probabilities(bm.logits(X, A, B, bias)), same_total(w, samples.weights))
     if bias is not None:
         X = X - ops.mean(X, axis=0)  # as `Joint` takes them
