@@ -280,7 +280,7 @@ def test_faults_in_the_data_are_refused_with_the_batch_they_are_in():
         model.fit(stream(x, y), verbose=0)
     assert not model.built
     assert not model.compiled
-    with pytest.raises(ValueError, match="changing or partial batch"):
+    with pytest.raises(ValueError, match=r"a data set that ends.*changing or partial batch"):
         model.fit(stream(x, data()[1]).repeat(), verbose=0)
 
 
@@ -289,12 +289,6 @@ def test_a_pass_cannot_be_resumed_halfway(tmp_path):
     backup = keras.callbacks.BackupAndRestore(tmp_path / "backup", save_freq=2)
     with pytest.raises(ValueError, match="cannot be resumed halfway"):
         MODELS["BSR"]().fit(stream(x, y), verbose=0, callbacks=[backup])
-
-
-def test_data_that_never_end_are_refused():
-    x, y = data()
-    with pytest.raises(ValueError, match="changing or partial batch"):
-        MODELS["BSR"]().fit(stream(x, y).repeat(), verbose=0)
 
 
 @pytest.mark.parametrize(("name", "use_bias"), [("BSR", True), ("BLR", False), ("LSR", True)])
