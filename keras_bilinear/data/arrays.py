@@ -211,7 +211,8 @@ def the_only_batch(dataset: Any, y: Any = None, sample_weight: Any = None) -> di
         raise ValueError(f"Expected data that yields (x, y) or (x, y, weight). BlockLineSearch {advice}")
     if len(batches) == 2 and not all(np.array_equal(a, b) for a, b in zip(*batches, strict=True)):
         raise ValueError(
-            f"Expected one full batch. Received: a changing or partial batch. BlockLineSearch {advice}"
+            "Expected one full batch, or several of a data set that ends. Received: a changing or partial batch. "
+            f"BlockLineSearch {advice}"
         )
     return dict(zip(("x", "y", "sample_weight"), batches[0], strict=False))
 

@@ -108,9 +108,12 @@ def is_data_set(data: Any, y: Any = None, sample_weight: Any = None) -> bool:
 
 def is_stream(data: Any) -> bool:
     """Whether it is a data set with an end, and more than one batch before that."""
-    if not isinstance(data, tf.data.Dataset) or bool(data.cardinality() == tf.data.INFINITE_CARDINALITY):
+    if not isinstance(data, tf.data.Dataset):
         return False
-    return sum(1 for _ in data.take(2)) > 1
+    batches = int(data.cardinality())
+    if batches == tf.data.UNKNOWN_CARDINALITY:
+        batches = sum(1 for _ in data.take(2))  # the only way to know
+    return batches > 1
 
 
 def has_whole_pixels(dataset: tf.data.Dataset) -> bool:

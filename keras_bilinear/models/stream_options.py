@@ -9,7 +9,6 @@ from keras_bilinear.data.options import check_split
 from keras_bilinear.data.survey import Survey, is_data_set
 from keras_bilinear.monitoring.progress import tell
 from keras_bilinear.parts.optimizers import BlockLineSearch
-from keras_bilinear.stopping.automatic_rank import AutomaticRank
 
 READING = "Reading the data set once, to check it ..."
 """What is shown before the first pass."""
@@ -21,7 +20,6 @@ class Fitted(Protocol):
     compiled: bool
     optimizer: Any
     num_blocks: int
-    _rank_is_automatic: bool
 
 
 def expect_streamable(model: Fitted, options: dict[str, Any], callbacks: list[Any]) -> None:
@@ -33,11 +31,6 @@ def expect_streamable(model: Fitted, options: dict[str, Any], callbacks: list[An
         raise ValueError(
             'Expected blocks="joint" and inner="cg", the defaults, with a data set of several batches: all others '
             f"need all images in memory. Received: blocks={optimizer.blocks!r}, inner={optimizer.inner!r}"
-        )
-    if model._rank_is_automatic or any(isinstance(callback, AutomaticRank) for callback in callbacks):
-        raise ValueError(
-            'rank="auto" needs all images in memory. Expected arrays or one full batch with it, or a `rank` with a '
-            "data set of several batches."
         )
     if any(isinstance(getattr(callback, "save_freq", None), int) for callback in backups(callbacks)):
         raise ValueError(

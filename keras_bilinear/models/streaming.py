@@ -13,11 +13,12 @@ from keras_bilinear.data.options import Forms
 from keras_bilinear.data.survey import Survey, checked_batches, survey
 from keras_bilinear.data.unusual import warn_of_few_classes, warn_of_pixels
 from keras_bilinear.maths.bilinear import Samples, Tensor
+from keras_bilinear.maths.duality import spectral_norms
 from keras_bilinear.models.reading import Reading, ReadModel, Totals
 from keras_bilinear.models.stream_options import expect_whole_passes, streamed_options, tell_of_reading
 from keras_bilinear.parts import log_names as log
 from keras_bilinear.parts.losses import targets
-from keras_bilinear.solver.between_passes import TRIALS, Line, after, doubted, first_line, shortened
+from keras_bilinear.solver.between_passes import TRIALS, Line, after, doubted, first_line, forgotten, shortened
 from keras_bilinear.solver.descent import Solution
 from keras_bilinear.solver.images import Images
 from keras_bilinear.solver.streamed import OnSketch, Parameters
@@ -26,6 +27,8 @@ SAME_V = 1e-5
 """V of the same weights may differ by this fraction from one reading to the next: sums are in another order."""
 TINY_V = 1e-6
 """And by this much where it is next to nothing."""
+SAME_W = 1e-3
+"""W that has changed by less than this fraction has nearly the same gradient: negligible ranks were given up."""
 
 
 class StreamedModel(ReadModel, Protocol):
@@ -61,11 +64,12 @@ class Memory:
         self.G, self.shares = (variable(np.zeros(shape), d.dtype) for shape in (size, size[:1]))
         self.V, self.is_known = variable(0.0, "float64"), variable(0, "int32")
         self.failures = variable(0, "int32")
+        self.left, self.alpha = variable(ops.zeros_like(d), d.dtype), variable(0.0, d.dtype)
 
     @property
     def variables(self) -> list[keras.Variable]:
         """All of it."""
-        return [*self.line, self.G, self.shares, self.V, self.is_known, self.failures]
+        return [*self.line, self.G, self.shares, self.V, self.is_known, self.failures, self.left, self.alpha]
 
     def recall(self) -> Line:
         """The line that the reading looks at."""
@@ -100,7 +104,6 @@ class Streaming(keras.callbacks.Callback):
         self.samples = Samples(targets(y, model.units, dtype), ops.cast(weight, dtype))
         self.memory = Memory(self.problem.flat(model._parameters(dtype)), (model.units, *x.shape[1:3]))
         self.tried: list[Parameters] = []
-        self.left: Tensor | None = None
         self.decrease_in_sight = np.inf
         self.news: dict[str, Any] = {}
 
@@ -111,27 +114,46 @@ class Streaming(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self.memory.is_known.assign(0)  # unless a checkpoint, which comes later, knows more
-        self.left = None
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         at, problem = self.model._parameters(self.X.dtype), self.problem
         if not self.goes_on(at):
+            self.memory.keep(first_line(self.way_on_sketch(at)))
             self.memory.is_known.assign(0)
             self.memory.failures.assign(0)
-            self.memory.keep(first_line(self.way_on_sketch(at)))
+        elif not bool(ops.equal(self.memory.alpha.value, problem.alpha)):
+            self.aim(at, problem, forgotten(self.memory.recall()))
         line = self.memory.recall()
         self.tried = [at, *(problem.moved(at, eta * line.d) for eta in line.steps)]
         self.model._reading.begin([problem.filters(each) for each in self.tried], problem.penalty(at))
 
     def goes_on(self, at: Parameters) -> bool:
         """Whether the model is where the last step has left it, and something is known of it."""
-        is_same = self.left is None or bool(ops.all(ops.equal(self.left, self.problem.flat(at))))
+        is_same = bool(ops.all(ops.equal(self.memory.left.value, self.problem.flat(at))))
         return bool(self.memory.is_known.numpy()) and is_same
 
     def way_on_sketch(self, at: Parameters) -> Tensor:
-        """Where the sketch alone leads to: nothing is known of all images yet."""
-        found, _ = self.model._solved(self.X, self.samples, ops.zeros((), "int32"))
-        return self.problem.flat(found) - self.problem.flat(at)
+        """Where the sketch alone leads to; but ranks that have come to a known model are told by all images."""
+        memory, problem, found = self.memory, self.problem, None
+        if self.knows_gradient(at):
+            found = problem.woken(at, memory.G.value, memory.shares.value)
+        if found is None:
+            found, _ = self.model._solved(self.X, self.samples, ops.zeros((), "int32"))
+        return problem.flat(found) - problem.flat(at)
+
+    def knows_gradient(self, at: Parameters) -> bool:
+        """Whether W, in whatever factors, is what it was when the gradient there was read."""
+        problem = self.problem
+        left = problem.moved(at, self.memory.left.value - problem.flat(at))
+        pairs = zip(problem.filters(left), problem.filters(at), strict=True)
+        is_same = all(np.linalg.norm(new - old) <= SAME_W * np.linalg.norm(old) for old, new in pairs)
+        return bool(self.memory.is_known.numpy()) and is_same
+
+    def aim(self, at: Parameters, problem: OnSketch, last: Line) -> None:
+        """Finds the next line from a model whose gradient is known."""
+        memory = self.memory
+        memory.keep(problem.next_line(at, memory.G.value, memory.shares.value, last))
+        memory.alpha.assign(problem.alpha)
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         self.finish_reading()
@@ -140,6 +162,11 @@ class Streaming(keras.callbacks.Callback):
         self.finish_reading()
         if logs is not None:
             logs.update(self.news)
+
+    @property
+    def ratios(self) -> np.ndarray:
+        """|G_k|_2 / alpha of the present model, (K,): with the sum penalty, above 1 where one more rank helps."""
+        return spectral_norms(self.memory.G.numpy()) / self.model.alpha
 
     def finish_reading(self) -> None:
         """Takes the step, once all images have been read and not a second time."""
@@ -152,7 +179,7 @@ class Streaming(keras.callbacks.Callback):
         J = totals.V + np.array([float(self.problem.penalty(each)) for each in self.tried])
         self.expect_same(totals.V[0])
         self.take(totals, np.where(np.isfinite(J), J, np.inf))
-        self.tried, self.left = [], self.problem.flat(self.model._parameters(self.X.dtype))
+        self.tried = []
 
     def broken_off(self, totals: Totals) -> None:
         """A callback may end the fit in the middle of a reading; data that end there are others than before."""
@@ -186,8 +213,10 @@ class Streaming(keras.callbacks.Callback):
         else:
             best, line = 0, doubted(line)
         failures = 0 if falls else int(memory.failures.numpy()) + 1
-        found = problem.next_line(self.tried[best], memory.G.value, memory.shares.value, line)
-        memory.keep(found if falls else shortened(found, failures))
+        self.aim(self.tried[best], problem, line)
+        if not falls:
+            memory.keep(shortened(memory.recall(), failures))
+        memory.left.assign(problem.flat(self.model._parameters(self.X.dtype)))
         for variable, value in ((memory.V, totals.V[best]), (memory.is_known, 1), (memory.failures, failures)):
             variable.assign(value)
         self.tell(line, J[0], J[best], float(problem.penalty(self.tried[best])), best)

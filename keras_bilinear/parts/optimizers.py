@@ -15,7 +15,8 @@ from keras_bilinear.solver.descent import Budget, Direction, Solution
 from keras_bilinear.solver.directions import DIRECTIONS
 from keras_bilinear.solver.first_step import first_step, may_begin_on_a_part
 from keras_bilinear.solver.images import Images
-from keras_bilinear.solver.joint import curvature_of, solve_joint, step_joint
+from keras_bilinear.solver.joint import solve_joint, step_joint
+from keras_bilinear.solver.joint_curvature import curvature_of, grain_of
 from keras_bilinear.solver.silent_ranks import wake_if_silent
 
 BLOCKS = ("joint", "side", "factor")
@@ -132,13 +133,15 @@ class BlockLineSearch(keras.optimizers.Optimizer):
         """A step of all factors, after silent ranks have been woken."""
         # As it is: to trace what hardly ever happens takes longer than it would save.
         factors, gain = wake_if_silent(X, samples, factors, alpha, penalty)
+        grain = grain_of(factors)
         if jit:
             # XLA inverts matrices slowly.
-            inverse = Compiled(curvature_of, jit, penalty=penalty)(X, samples, factors, alpha).inverted()
+            curvature = Compiled(curvature_of, jit, penalty=penalty, grain=grain)
+            inverse = curvature(X, samples, factors, alpha).inverted()
             solve = Compiled(solve_joint, jit, penalty=penalty, direction=direction)
             factors, solution = solve(X, samples, factors, inverse, budget, alpha)
         else:
-            step = Compiled(step_joint, jit, penalty=penalty, direction=direction)
+            step = Compiled(step_joint, jit, penalty=penalty, direction=direction, grain=grain)
             factors, solution = step(X, samples, factors, budget, alpha)
         return factors, solution._replace(initial_objective=solution.initial_objective + gain)
 

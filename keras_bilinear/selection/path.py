@@ -13,13 +13,15 @@ import numpy as np
 from keras_bilinear.arguments import non_negative, positive_integer
 from keras_bilinear.data.arrays import Batch, class_indices
 from keras_bilinear.data.held_out import checked_groups, folds_of, parted, stratified
-from keras_bilinear.data.options import has_parts
+from keras_bilinear.data.survey import is_data_set
 from keras_bilinear.data.unusual import warn_of_one_class, warn_of_rank, warn_of_scale
 from keras_bilinear.export import inference_graph, slim, tflite_content
 from keras_bilinear.maths.bilinear import Factors
-from keras_bilinear.models.bilinear import MOST_RANKS, BilinearRegression
+from keras_bilinear.models.bilinear import BilinearRegression
 from keras_bilinear.selection.grid import Fit, Grid
-from keras_bilinear.selection.scoring import Scoring, checked_scoring, name_of, scores
+from keras_bilinear.selection.path_settings import check_ways, checked_settings, resized
+from keras_bilinear.selection.scoring import Scoring, checked_scoring, held_out_batches, name_of, scores
+from keras_bilinear.selection.walk import settings_of, walked
 from keras_bilinear.stopping.convergence import ADVICE_IF_STALLED, ConvergenceWarning
 from keras_bilinear.stopping.separation import ADVICE, is_separated
 from keras_bilinear.tables import Report, Table
@@ -153,12 +155,14 @@ def regularization_path(
     Args:
         model: BLR or BSR with the settings all fits share. Its weights play no part, its rank and alpha only where
             none are given here.
-        x: Images (T, M, N) or (T, M, N, 1).
-        y: Labels, as for `fit`.
+        x: Images (T, M, N) or (T, M, N, 1); or a `tf.data.Dataset` of (x, y) or (x, y, weight) in batches, which is
+            never in memory: one fit to it, in passes, goes through the whole grid.
+        y: Labels, as for `fit`; None with a data set.
         alphas: Penalty weights, >= 0; by default that of the model.
         ranks: Numbers of ranks, >= 1. "auto" for all up to 8 that take no more numbers than the linear model; where
             a fit with rank="auto" has found fewer, up to those.
-        validation_data: (x, y) or (x, y, sample_weight) held out; by default a part of x and y.
+        validation_data: (x, y), (x, y, sample_weight) or a data set held out; by default a part of x and y, but a
+            data set cannot be divided.
         validation_split: The fraction of x and y that is held out without `validation_data`: of every class its
             last images.
         folds: Cross-validation instead: each of so many parts of x and y, over which every class is spread evenly,
@@ -168,7 +172,7 @@ def regularization_path(
         scoring: "accuracy", "balanced_accuracy", in which all classes weigh alike, or a function of labels (T,) and
             probabilities, (T, K) or (T,) of class 1, whose value is the larger the better; it sees no weights.
         rtol: A fit has converged when J improves by less than this fraction a sweep, at the pace of an iteration.
-        max_sweeps: Sweeps a fit may take.
+        max_sweeps: Sweeps a fit may take, or passes over a data set.
         verbose: 0 is silent, 1 shows a progress bar.
 
     Returns:
@@ -183,21 +187,29 @@ def regularization_path(
         >>> small = path.model()
     """
     scoring = checked_scoring(scoring)
+    is_stream = is_data_set(x, y)
     falling, rising = checked_settings(model, x, alphas, ranks)
     rtol, max_sweeps = non_negative("rtol", rtol), positive_integer("max_sweeps", max_sweeps)
     folds = None if folds is None else positive_integer("folds", folds)
-    check_ways(validation_data, folds, groups)
+    check_ways(validation_data, folds, groups, is_stream)
     template = resized(model, rising[-1], falling[0])
+    if is_stream:
+        settings = list(settings_of(falling, rising))
+        progress = keras.utils.Progbar(len(falling) * len(rising), verbose=verbose, unit_name="fit")
+        fits = walked(template, x, settings, rtol, max_sweeps, progress)
+        warn_of_rank(rising[-1], template.image_size)
+        measured = scores(template, fits, held_out_batches(template, validation_data), scoring)
+        return gathered(template, fits, measured, scoring, rtol, max_sweeps)
     train = template._checked(x, y)
     if folds is not None and not 2 <= folds <= len(train.x):
         raise ValueError(f"Expected `folds` from 2 to the number of images, {len(train.x)}. Received: {folds}")
     groups = checked_groups(groups, len(train.x), folds)
-    if validation_data is not None:
-        held_out = template._checked(*validation_data)
-    elif folds is None:
+    held_out = held_out_batches(template, validation_data)
+    if validation_data is None and folds is None:
         last = stratified(class_indices(train.y, model.units), validation_split, groups)
         groups = None if groups is None else groups[last]
-        train, held_out = parted(train, last)
+        train, part = parted(train, last)
+        held_out = [part]
     warn_of_rank(rising[-1], template.image_size)
     warn_of_one_class(train, model.units)
     warn_of_scale(x, train.x, template.input_scale)
@@ -209,54 +221,22 @@ def regularization_path(
         measured = scores(template, fits, held_out, scoring, groups)
     else:
         measured = cross_validated(grid, train, folds, scoring, groups)
+    return gathered(template, fits, measured, scoring, rtol, max_sweeps)
+
+
+def gathered(
+    template: BilinearRegression,
+    fits: list[Fit],
+    measured: list[tuple[float, float]],
+    scoring: Scoring,
+    rtol: float,
+    max_sweeps: int,
+) -> RegularizationPath:
+    """The path of these fits and their scores, with a warning for those that have not converged."""
     warn_of_unfinished(fits, rtol, max_sweeps)
     both = zip(fits, measured, strict=True)
     points = [PathPoint(*fit[:4], *accuracy, fit.factors, template) for fit, accuracy in both]
     return RegularizationPath(points, name_of(scoring))
-
-
-def ranks_worth_it(size: tuple[int, int]) -> list[int]:
-    """1, 2, ... up to what takes no more numbers than the linear model, of (M, N)."""
-    most = max(math.prod(size) // max(sum(size), 1), 1)
-    return list(range(1, min(most, MOST_RANKS) + 1))
-
-
-def automatic_ranks(model: BilinearRegression, x: Any) -> list[int]:
-    """Those that are worth it for images x; of a model with rank="auto" none above what its fit has found."""
-    worth = ranks_worth_it(model._size_of(np.shape(x)))
-    found = int(model.ranks().max()) if model._rank_is_automatic and model.built else 0
-    return worth[:found] if found else worth
-
-
-def checked_settings(model: object, x: Any, alphas: Any, ranks: Any) -> tuple[list[float], list[int]]:
-    """The alphas, falling, and the ranks, rising, of a path, or a ValueError."""
-    if not isinstance(model, BilinearRegression):
-        raise ValueError(
-            f"Expected a BilinearSoftmaxRegression or BilinearLogisticRegression. Received: {type(model).__name__}"
-        )
-    alphas = [model.alpha] if alphas is None else alphas
-    ranks = automatic_ranks(model, x) if isinstance(ranks, str) and ranks == "auto" else ranks
-    for name, values in (("alphas", alphas), ("ranks", ranks)):
-        if not isinstance(values, list | tuple | range) and getattr(values, "ndim", 0) != 1:
-            raise ValueError(f"Expected `{name}` to be a list of numbers. Received: {values!r}")
-    falling = sorted({non_negative("alphas", alpha) for alpha in alphas}, reverse=True)
-    rising = sorted({positive_integer("ranks", rank) for rank in ranks})
-    if not falling or not rising:
-        raise ValueError(f"Expected at least one alpha and one rank. Received: alphas={alphas}, ranks={ranks}")
-    return falling, rising
-
-
-def check_ways(validation_data: Any, folds: int | None, groups: Any) -> None:
-    """Raises a ValueError if images would be held out in two ways, or in one that a path has not."""
-    if folds is not None and validation_data is not None:
-        raise ValueError("Expected either `validation_data` or `folds`. Received: both")
-    if groups is not None and validation_data is not None:
-        raise ValueError("Expected either `validation_data` or `groups`, to hold some out. Received: both")
-    if validation_data is not None and not has_parts(validation_data):
-        raise ValueError(
-            "Expected `validation_data` to be arrays, (x, y) or (x, y, weight). Received: "
-            f"{type(validation_data).__name__}"
-        )
 
 
 def cross_validated(
@@ -264,7 +244,7 @@ def cross_validated(
 ) -> list[tuple[float, float]]:
     """For each fit of the grid the mean score over the folds, and the standard error of that mean."""
     found = [
-        [mean for mean, _ in scores(grid.template, grid.fits(part), held_out, scoring)]
+        [mean for mean, _ in scores(grid.template, grid.fits(part), [held_out], scoring)]
         for part, held_out in folds_of(train, grid.template.units, folds, groups)
     ]
     errors = np.std(found, axis=0, ddof=1) / math.sqrt(folds)
@@ -274,20 +254,12 @@ def cross_validated(
 def warn_of_unfinished(fits: list[Fit], rtol: float, max_sweeps: int) -> None:
     """Warns, once for the whole path, when fits ran out of sweeps, or of what they could tell apart."""
     if any(is_separated(fit.objective, fit.alpha) for fit in fits):
-        warnings.warn(f"Fits with alpha = 0 end where V is zero: {ADVICE}.", ConvergenceWarning, stacklevel=3)
+        warnings.warn(f"Fits with alpha = 0 end where V is zero: {ADVICE}.", ConvergenceWarning, stacklevel=4)
     unfinished = sum(not fit.converged for fit in fits)
     if unfinished:
         warnings.warn(
             f"{unfinished} of {len(fits)} fits have not converged: J could still fall by more than rtol={rtol:g} "
             f"after max_sweeps={max_sweeps} sweeps, or where they stalled. Raise one of them; {ADVICE_IF_STALLED}.",
             ConvergenceWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
-
-
-def resized(model: BilinearRegression, rank: int, alpha: float) -> BilinearRegression:
-    """A new model with another rank and alpha, and all other settings of `model`, its image size included."""
-    config = {**model.get_config(), "rank": rank, "alpha": alpha}
-    if model.built:
-        config["input_shape"] = model.image_shape
-    return type(model).from_config(config)

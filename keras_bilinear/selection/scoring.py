@@ -8,6 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_bilinear.data.arrays import Batch, class_indices
+from keras_bilinear.data.survey import is_data_set
 from keras_bilinear.maths import bilinear as bm
 from keras_bilinear.models.bilinear import BilinearRegression
 from keras_bilinear.selection.grid import Fit
@@ -35,31 +36,45 @@ def name_of(scoring: Scoring) -> str:
     return scoring.replace("_", " ") if isinstance(scoring, str) else getattr(scoring, "__name__", "score")
 
 
+def held_out_batches(template: BilinearRegression, validation_data: Any) -> Iterable[Batch]:
+    """The batches of what is held out, checked; none of None."""
+    if validation_data is None:
+        return []
+    if is_data_set(validation_data):
+        return template._batches(validation_data)
+    return [template._checked(*validation_data)]
+
+
 def scores(
     template: BilinearRegression,
     fits: Iterable[Fit],
-    held_out: Batch,
+    held_out: Iterable[Batch],
     scoring: Scoring = "accuracy",
     groups: np.ndarray | None = None,
 ) -> list[tuple[float, float]]:
-    """The score of each fit on the images, and its standard error.
+    """The score of each fit on images that come in batches, and its standard error.
 
     Images of a group are alike: with `groups` the error is that of drawing other groups.
     """
-    X, y = template._images(ops.convert_to_tensor(held_out.x)), class_indices(held_out.y, template.units)
+    fits, look = list(fits), is_right if isinstance(scoring, str) else predictions
+    seen: list[list[np.ndarray]] = []
+    for x, labels, weights in held_out:
+        X, y = template._images(ops.convert_to_tensor(x)), class_indices(labels, template.units)
+        seen.append([y, weights, *(look(ops.convert_to_numpy(X.logits(*fit.factors)), y) for fit in fits)])
+    y, weight, *found = map(np.concatenate, zip(*seen, strict=True))
     members = np.arange(len(y)) if groups is None else np.unique(groups, return_inverse=True)[1]
-    found = []
-    for fit in fits:
-        z = X.logits(*fit.factors)
-        if not isinstance(scoring, str):
-            p = ops.convert_to_numpy(bm.probabilities(z))
-            found.append(resampled(scoring, y, p[:, 0] if template.units == 1 else p, members))
-            continue
-        weight = held_out.weight.astype("float64")
-        if scoring == "balanced_accuracy":
-            weight = weight / np.maximum(np.bincount(y, weight)[y], np.finfo(float).tiny)
-        found.append(share_of(is_right(ops.convert_to_numpy(z), y), weight, members))
-    return found
+    if not isinstance(scoring, str):
+        return [resampled(scoring, y, p, members) for p in found]
+    weight = weight.astype("float64")
+    if scoring == "balanced_accuracy":
+        weight = weight / np.maximum(np.bincount(y, weight)[y], np.finfo(float).tiny)
+    return [share_of(right, weight, members) for right in found]
+
+
+def predictions(z: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Probabilities, (T, K), or (T,) of class 1. z (T, K)."""
+    p = ops.convert_to_numpy(bm.probabilities(z))
+    return p[:, 0] if z.shape[1] == 1 else p
 
 
 def is_right(z: np.ndarray, y: np.ndarray) -> np.ndarray:

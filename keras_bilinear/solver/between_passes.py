@@ -6,6 +6,7 @@ gradients join that to the steps before, and a line search on J of the sketch, t
 about how far. The next reading tries some steps around that.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from keras import ops
@@ -74,7 +75,14 @@ class Tilted(NamedTuple):
 
 
 def next_line(
-    problem: Streamable, samples: Samples, damping: Tensor, U: Tensor, G: Tensor, shares: Tensor, last: Line
+    problem: Streamable,
+    samples: Samples,
+    damping: Tensor,
+    U: Tensor,
+    G: Tensor,
+    shares: Tensor,
+    last: Line,
+    bent: Callable[[Tensor], Tensor] = ops.zeros_like,
 ) -> Line:
     """Where to look next, given the sums of a reading at U.
 
@@ -86,11 +94,12 @@ def next_line(
         G: dV/dW there, of all images, (K, M, N).
         shares: dV/dbias there, (K,).
         last: What the reading looked at.
+        bent: What the curvature of Gauss and Newton lacks, as `Sketch.newton_step` takes it.
     """
     z = problem.logits(U)
     p = bm.probabilities(z)
     g = problem.gradient_of_sums(U, G, shares)
-    h = Sketch(problem, samples, damping).newton_step(U, g, last.damping, MOST_CG, TARGET)
+    h = Sketch(problem, samples, damping).newton_step(U, g, last.damping, MOST_CG, TARGET, bent)
     J = bm.cross_entropy(z, *samples) + problem.penalty(U)
     point = Point(U, z, J, p, g)
     d = conjugate_gradient(problem, samples, point, h, Step(last.g, last.gh, last.d))
@@ -108,7 +117,12 @@ def after(line: Line, chosen: int) -> Line:
 
 def doubted(line: Line) -> Line:
     """The line once none of its steps has lowered J: with more damping, and the next owes nothing to it."""
-    return line._replace(gh=ops.zeros_like(line.gh), damping=adapted(line.damping, ops.zeros_like(line.damping)))
+    return forgotten(line)._replace(damping=adapted(line.damping, ops.zeros_like(line.damping)))
+
+
+def forgotten(line: Line) -> Line:
+    """The line to which the next direction owes nothing."""
+    return line._replace(gh=ops.zeros_like(line.gh))
 
 
 def shortened(line: Line, failures: int) -> Line:

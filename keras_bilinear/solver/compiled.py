@@ -35,7 +35,7 @@ class Compiled:
     Fields:
         function: What is computed, of tensors or tuples of such.
         jit: Whether by XLA, which compiles it for each shape; else it is traced once for tensors of any size.
-        penalty, blocks, direction: Its settings, None for those it does not take.
+        penalty, blocks, direction, grain: Its settings, None for those it does not take.
     """
 
     function: Callable[..., Any]
@@ -43,6 +43,7 @@ class Compiled:
     penalty: type[Penalty] | None = None
     blocks: str | None = None
     direction: Callable[..., Tensor] | None = None
+    grain: str | None = None
 
     def __call__(self, *tensors: Any) -> Any:
         if self.jit:
@@ -64,7 +65,7 @@ class Compiled:
 @functools.cache
 def graph_of(step: Compiled, ones: tuple[Any, ...] = ()) -> Any:
     """The graph, not traced yet, for tensors that have `ones` among their sizes."""
-    settings = {"penalty": step.penalty, "blocks": step.blocks, "direction": step.direction}
+    settings = {name: getattr(step, name) for name in ("penalty", "blocks", "direction", "grain")}
     given = {name: setting for name, setting in settings.items() if setting is not None}
 
     def fixed(*tensors: Any) -> Any:

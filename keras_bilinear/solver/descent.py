@@ -96,13 +96,22 @@ class Sketch(NamedTuple):
     damping: Tensor
 
     def newton_step(
-        self, U: Tensor, g: Tensor, damping: Tensor, most: int = SKETCH_CG, target: float = SKETCH_TARGET
+        self,
+        U: Tensor,
+        g: Tensor,
+        damping: Tensor,
+        most: int = SKETCH_CG,
+        target: float = SKETCH_TARGET,
+        bent: Callable[[Tensor], Tensor] = ops.zeros_like,
     ) -> Tensor:
-        """h = (H + damping)^-1 g with H of Gauss and Newton, by linear conjugate gradient, truncated."""
+        """h = (H + damping)^-1 g with H of Gauss and Newton, by linear conjugate gradient, truncated.
+
+        `bent` is what H lacks: a product v -> B v that leaves H + B positive.
+        """
         p, weights = probabilities(self.problem.logits(U)), self.samples.weights[:, None]
         curved = self.problem.gauss_newton(U, lambda dz: weights * covariance_product(p, dz))
         ridge = damping * self.damping
-        return linear_cg(lambda v: curved(v) + ridge * v, self.problem.precondition, g, most, target)
+        return linear_cg(lambda v: curved(v) + bent(v) + ridge * v, self.problem.precondition, g, most, target)
 
 
 class Solution(NamedTuple):

@@ -2,7 +2,7 @@
 
 Beyond the paper. J is not convex in (A, B), but along a line both sides move and the logits are still only
 quadratic in the step, so the exact line search of the blocks carries over. Plain gradients would creep, for the
-ranks of a class share their pixels; `curvature` undoes that with the Gauss-Newton matrix of each class.
+ranks of a class share their pixels; `joint_curvature` undoes that with the Gauss-Newton matrix of each class.
 """
 
 from collections.abc import Callable
@@ -13,20 +13,13 @@ from keras import ops
 
 from keras_bilinear.maths import bilinear as bm
 from keras_bilinear.maths.bilinear import Factors, Samples, Tensor
-from keras_bilinear.maths.penalties import Penalty, identity
+from keras_bilinear.maths.penalties import Penalty
 from keras_bilinear.solver.descent import Budget, Direction, Path, Sketch, Solution, minimise
 from keras_bilinear.solver.directions import newton_cg
 from keras_bilinear.solver.images import Images
+from keras_bilinear.solver.joint_curvature import curvature_of
 from keras_bilinear.solver.linear_cg import inner
-from keras_bilinear.solver.preconditioner import (
-    SKETCH,
-    Curvature,
-    Preconditioner,
-    curvature,
-    curvature_weights,
-    same_total,
-    sample,
-)
+from keras_bilinear.solver.preconditioner import SKETCH, Preconditioner, same_total, sample
 
 PATIENCE = 3
 """It goes on so many times as long where it is slow: there, the curvature hardly changes."""
@@ -98,9 +91,8 @@ class Joint(NamedTuple):
         def product(v: Tensor) -> Tensor:
             vA, vB, _ = self.split(v)
             pA, pB = self.R.hessian_product(at.A, at.B, vA, vB)
-            bent_A, bent_B = self.pull(G, vA, vB)
-            bent = self.join(bent_A + self.alpha * pA, bent_B + self.alpha * pB)
-            return self.straight(at, curve, v) + bent
+            penalised = self.alpha * self.join(pA, pB)
+            return self.straight(at, curve, v) + self.bent(G, v) + penalised
 
         return product
 
@@ -114,6 +106,11 @@ class Joint(NamedTuple):
             return self.straight(at, curve, v) + curved
 
         return product
+
+    def bent(self, G: Tensor, v: Tensor) -> Tensor:
+        """What v does to the gradient because both factors of W move, given dV/dW = G (K, M, N)."""
+        vA, vB, _ = self.split(v)
+        return self.join(*self.pull(G, vA, vB))
 
     def straight(self, at: Factors, curve: Callable[[Tensor], Tensor], v: Tensor) -> Tensor:
         """J_z^T curve(J_z v)."""
@@ -243,32 +240,6 @@ def of_mean(mean: Tensor, A: Tensor, B: Tensor) -> Tensor:
     return ops.einsum("mn,kmn->k", mean, bm.merged_weights(A, B))
 
 
-def curvature_of(
-    images: Images, samples: Samples, factors: Factors, alpha: Tensor, penalty: type[Penalty]
-) -> Curvature:
-    """The Gauss-Newton matrix of each class, whose parameters multiply X_t b_{l,k} and X_t^T a_{l,k}.
-
-    It is taken on a part of the images only, so that it costs no more than a few gradients.
-    """
-    A, B, bias = factors
-    X, (w,) = images.part().values(), sample(samples.weights)
-    c = curvature_weights(bm.probabilities(bm.logits(X, A, B, bias)), same_total(w, samples.weights))
-    if bias is not None:
-        X = X - ops.mean(X, axis=0)  # as `Joint` takes them
-    (L, M, K), N = ops.shape(A), ops.shape(B)[1]
-    left = ops.reshape(ops.einsum("tmn,lnk->ktlm", X, B), (K, -1, L * M))
-    right = ops.reshape(ops.einsum("tmn,lmk->ktln", X, A), (K, -1, L * N))
-    Q = spread(penalty.coupling(B), (K, L, M), after=L * N) + spread(penalty.coupling(A), (K, L, N), before=L * M)
-    return curvature(ops.concatenate([left, right], axis=2), c, alpha * Q)
-
-
-def spread(Q: Tensor, sizes: tuple[Tensor, Tensor, Tensor], before: Tensor = 0, after: Tensor = 0) -> Tensor:
-    """Q (L, L, K) of ranks with D entries each, as the matrix (K, L D, L D) it is on them, between zeros."""
-    K, L, D = sizes
-    matrix = ops.reshape(ops.einsum("lmk,de->kldme", Q, identity(D, Q.dtype)[:, :, 0]), (K, L * D, L * D))
-    return tf.pad(matrix, ((0, 0), (before, after), (before, after)))
-
-
 def step_joint(
     X: Images,
     samples: Samples,
@@ -277,7 +248,8 @@ def step_joint(
     alpha: Tensor,
     penalty: type[Penalty],
     direction: Direction,
+    grain: str,
 ) -> tuple[Factors, Solution]:
     """`solve_joint` with the curvature at the factors as they are."""
-    inverse = curvature_of(X, samples, factors, alpha, penalty).inverted()
+    inverse = curvature_of(X, samples, factors, alpha, penalty, grain).inverted()
     return solve_joint(X, samples, factors, inverse, budget, alpha, penalty, direction)

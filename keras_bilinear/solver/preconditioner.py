@@ -14,7 +14,7 @@ S is damped by a fraction of the squared range of each feature, in its own unit 
 diagonal of ones before it is inverted.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 from keras import ops
@@ -38,7 +38,8 @@ class Preconditioner(NamedTuple):
     """P, approximately the inverse of H_k for each class, applied to gradients shaped like U (D, K) or (D + 1, K).
 
     Fields:
-        inverse: S^-1 (K, D, D), or its diagonal (K, D).
+        inverse: S^-1 (K, D, D); or only its blocks, one for each factor, (K, L, M, M) and (K, L, N, N); or only
+            its diagonal (K, D).
         mean: m (K, D).
         mass: The sum of c (K, 1).
         lean: S^-1 m / (1 / mass + m^T S^-1 m), (K, D).
@@ -46,7 +47,7 @@ class Preconditioner(NamedTuple):
         damping: What was added to the diagonal of S, (K, D).
     """
 
-    inverse: Tensor
+    inverse: "Tensor | Blocks"
     mean: Tensor
     mass: Tensor
     lean: Tensor
@@ -80,23 +81,56 @@ class Curvature(NamedTuple):
     """S in parts that float32 holds, for images of any unit: S = unit / (scale scale^T).
 
     Fields:
-        unit: (K, D, D), with a diagonal near one; symmetric positive definite.
+        unit: (K, D, D), with a diagonal near one; symmetric positive definite. Or only its blocks, one for each
+            factor, (K, L, M, M) and (K, L, N, N); or None for its diagonal alone.
         scale: (K, D); 0 for parameters that move nothing.
         mean: m (K, D).
         mass: (K, 1).
         damping: What was added to the diagonal of S, (K, D).
     """
 
-    unit: Tensor
+    unit: "Tensor | Blocks | None"
     scale: Tensor
     mean: Tensor
     mass: Tensor
     damping: Tensor
 
     def inverted(self) -> Preconditioner:
-        """The preconditioner with the whole of S."""
-        inverse = self.scale[:, :, None] * ops.inv(self.unit) * self.scale[:, None, :]
+        """The preconditioner with what there is of S."""
+        if self.unit is None:
+            inverse: Tensor | Blocks = ops.square(self.scale) / (1 + FLOOR)
+        elif isinstance(self.unit, Blocks):
+            inverse = Blocks(*map(unscaled, self.unit, self.unit.parted(self.scale)))
+        else:
+            inverse = unscaled(self.unit, self.scale)
         return about_the_mean(inverse, self.mean, self.mass, self.damping)
+
+
+class Blocks(NamedTuple):
+    """One matrix for each factor of each class, nothing between factors.
+
+    Fields:
+        left: (K, L, M, M).
+        right: (K, L, N, N).
+    """
+
+    left: Tensor
+    right: Tensor
+
+    def parted(self, v: Tensor) -> list[Tensor]:
+        """v (K, D) as (K, L, M) and (K, L, N)."""
+        return in_factors(v, [ops.shape(side)[:3] for side in self])
+
+
+def unscaled(unit: Tensor, scale: Tensor) -> Tensor:
+    """The inverse of unit / (scale scale^T), (..., D, D)."""
+    return scale[..., :, None] * ops.inv(unit) * scale[..., None, :]
+
+
+def in_factors(v: Tensor, sides: list[Any]) -> list[Tensor]:
+    """v (..., D) as (..., L, M) and (..., L, N), given (K, L, M) and (K, L, N) as `sides`."""
+    parts = tf.split(v, [L * D for _, L, D in sides], axis=-1)
+    return [ops.reshape(part, (*ops.shape(v)[:-1], L, D)) for part, (_, L, D) in zip(parts, sides, strict=True)]
 
 
 def curvature(F: Tensor, c: Tensor, penalty: Tensor) -> Curvature:
@@ -113,6 +147,26 @@ def curvature(F: Tensor, c: Tensor, penalty: Tensor) -> Curvature:
     # The diagonal is one where anything moves, whatever is added to it.
     unit = scale[:, :, None] * (S + penalty) * scale[:, None, :] * (1 - one) + (1 + FLOOR) * one
     return Curvature(unit, scale, mean, mass, added)
+
+
+def curvature_of_parts(F: Tensor, c: Tensor, penalty: Tensor, sides: list[Any] | None) -> Curvature:
+    """S without what is between factors, or with None for `sides` without all but its diagonal.
+
+    F (K, S, D), c (K, S), the diagonal of alpha Q (K, D); `sides` as of `in_factors`.
+    """
+    mass, mean = moments(F, c)
+    varying = ops.sqrt(c)[:, :, None] * (F - mean[:, None, :])
+    variance = ops.sum(ops.square(varying), axis=1)
+    added = damping(variance, ranges(F), mean, mass)
+    damped = variance + added + penalty
+    scale = ops.where(damped > NOTHING, ops.rsqrt(ops.maximum(damped, NOTHING)), 0.0)
+    if sides is None:
+        return Curvature(None, scale, mean, mass, added)
+    units = []
+    for part in in_factors(varying * scale[:, None, :], sides):
+        one = ops.eye(ops.shape(part)[3], dtype=F.dtype)
+        units.append(ops.einsum("kslm,kslp->klmp", part, part) * (1 - one) + (1 + FLOOR) * one)
+    return Curvature(Blocks(*units), scale, mean, mass, added)
 
 
 def diagonal(F: Tensor, c: Tensor, penalty: Tensor) -> Preconditioner:
@@ -133,7 +187,7 @@ def diagonal(F: Tensor, c: Tensor, penalty: Tensor) -> Preconditioner:
     return about_the_mean(inverse, mean, mass, added)
 
 
-def about_the_mean(inverse: Tensor, mean: Tensor, mass: Tensor, damping: Tensor) -> Preconditioner:
+def about_the_mean(inverse: Tensor | Blocks, mean: Tensor, mass: Tensor, damping: Tensor) -> Preconditioner:
     """The preconditioner for S^-1, or its diagonal, and m."""
     turned = product(inverse, mean)
     length = dot(mean, turned)
@@ -146,8 +200,11 @@ def dot(v: Tensor, u: Tensor) -> Tensor:
     return ops.sum(v * u, axis=1, keepdims=True)
 
 
-def product(S: Tensor, v: Tensor) -> Tensor:
-    """S_k v_k for each class. S (K, D, D), or its diagonal (K, D); v (K, D)."""
+def product(S: Tensor | Blocks, v: Tensor) -> Tensor:
+    """S_k v_k for each class. S (K, D, D), or its blocks, or its diagonal (K, D); v (K, D)."""
+    if isinstance(S, Blocks):
+        parts = [ops.einsum("klmp,klp->klm", side, part) for side, part in zip(S, S.parted(v), strict=True)]
+        return ops.concatenate([ops.reshape(part, (ops.shape(v)[0], -1)) for part in parts], axis=1)
     return S * v if len(S.shape) == 2 else ops.matmul(S, v[:, :, None])[:, :, 0]
 
 

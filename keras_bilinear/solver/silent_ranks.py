@@ -125,11 +125,16 @@ class Pairs(NamedTuple):
 
 def leading_pairs(X: Images, residual: Tensor, factors: Factors, alpha: Tensor, penalty: type[Penalty]) -> Pairs:
     """The leading singular pairs of -G_k for the silent ranks of each class, given dV/dz = residual (T, K)."""
+    return pairs_along(X, X.adjoint(residual), ops.sum(residual, axis=0), factors, alpha, penalty)
+
+
+def pairs_along(
+    X: Images, G: Tensor, shares: Tensor, factors: Factors, alpha: Tensor, penalty: type[Penalty]
+) -> Pairs:
+    """The same, given dV/dW = G (K, M, N) and dV/dbias = shares (K,)."""
     mean = None if factors.bias is None else X.mean()
-    G = X.adjoint(residual)
-    if mean is not None:
-        # About the mean image: what it adds to the logits is taken from the bias.
-        G = G - ops.sum(residual, axis=0)[:, None, None] * mean
+    # About the mean image: what it adds to the logits is taken from the bias.
+    G = G if mean is None else G - shares[:, None, None] * mean
     u, v = bm.truncated_factors(-G, rank=factors.A.shape[0])
     silent = silent_ranks(X, factors)
     turn = ops.maximum(ops.cumsum(ops.cast(silent, "int32"), axis=0) - 1, 0)[:, None, :]
@@ -143,6 +148,26 @@ def leading_pairs(X: Images, residual: Tensor, factors: Factors, alpha: Tensor, 
     u, v = (ops.where(woken, ops.sqrt(promise / top) * part, ops.zeros_like(part)) for part in (u, v))
     dz, shift = X.logits(u, v), None if mean is None else of_mean(mean, u, v)
     return Pairs(woken, u, v, dz if shift is None else dz - shift, shift)
+
+
+def wake_along(
+    X: Images, samples: Samples, factors: Factors, G: Tensor, shares: Tensor, alpha: Tensor, penalty: type[Penalty]
+) -> Factors:
+    """The factors with their silent ranks on the leading singular pairs of -G_k, where X is a part of all images.
+
+    G (K, M, N) and shares (K,) are those of all images: on a part, noise has pairs of its own. V of the part says
+    how far, tilted to the slope of all.
+    """
+    pairs = pairs_along(X, G, shares, factors, alpha, penalty)
+    z = X.logits(*factors)
+    rise = inner(G, bm.merged_weights(pairs.u, pairs.v))
+    rise = rise if pairs.shift is None else rise - inner(shares, pairs.shift)
+    tilt = rise - inner(samples.residual(bm.probabilities(z)), pairs.dz)
+    R = [alpha * penalty.value(*pairs.grown(factors, eta)[:2]) + eta * tilt for eta in (0.0, 1.0, 2.0)]
+    grown = pairs.grown(factors, reach((z, pairs.dz), samples, ops.stack(R))[0])
+    # What waits in vain costs a penalty all the same.
+    in_vain = ops.logical_and(ops.all(factors.A == 0, axis=1, keepdims=True), ops.logical_not(pairs.woken))
+    return grown._replace(B=ops.where(in_vain, ops.zeros_like(grown.B), grown.B))
 
 
 def reach(way: tuple[Tensor, Tensor], samples: Samples, penalty: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,8 +1,10 @@
 """What a streamed descent asks of a model: where a step leads to, and which line is next, found on the sketch."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
+import tensorflow as tf
 from keras import ops
 
 from keras_bilinear.maths.bilinear import Factors, Samples, Tensor, merged_weights
@@ -11,7 +13,12 @@ from keras_bilinear.solver.between_passes import Line, next_line
 from keras_bilinear.solver.blocks import flatten, pose_linear
 from keras_bilinear.solver.compiled import Compiled
 from keras_bilinear.solver.images import Images
-from keras_bilinear.solver.joint import Layout, curvature_of, pose, shifted
+from keras_bilinear.solver.joint import Layout, pose, shifted
+from keras_bilinear.solver.joint_curvature import curvature_of, grain_of
+from keras_bilinear.solver.silent_ranks import silent_ranks, wake_along
+
+MOST_BENT = 512
+"""Images with more rows and columns go without the singular values of G, which would take seconds."""
 
 Parameters = Any
 """`Factors`, or (kernel, bias)."""
@@ -19,6 +26,10 @@ Parameters = Any
 
 class OnSketch(Protocol):
     """J of a model on a part of the images. U is what its parameters are to the solver: one array."""
+
+    @property
+    def alpha(self) -> Tensor:
+        """Weight of the penalty, scalar."""
 
     def flat(self, at: Parameters) -> Tensor:
         """U of some parameters."""
@@ -34,6 +45,9 @@ class OnSketch(Protocol):
 
     def next_line(self, at: Parameters, G: Tensor, shares: Tensor, last: Line) -> Line:
         """See `between_passes.next_line`."""
+
+    def woken(self, at: Parameters, G: Tensor, shares: Tensor) -> Parameters | None:
+        """The parameters with ranks started that wait for it, None if there are none; see `silent_ranks`."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +85,27 @@ class FactorsOnSketch:
         return self.alpha * self.R.value(at.A, at.B)
 
     def next_line(self, at: Factors, G: Tensor, shares: Tensor, last: Line) -> Line:
-        compiled = Compiled(line_of_factors, self.jit, penalty=self.R)
-        return compiled(self.X, self.samples, at, G, shares, last, self.alpha)
+        compiled = Compiled(line_of_factors, self.jit, penalty=self.R, grain=grain_of(at))
+        return compiled(self.X, self.samples, at, G, shares, last, self.alpha, self.bend(at, G, shares))
+
+    def bend(self, at: Factors, G: Tensor, shares: Tensor) -> Tensor | None:
+        """dV/dW of all images (K, M, N), its singular values cut at alpha; None where the penalty lets none be.
+
+        It stands between a and b in the second derivative of J, with alpha on either side: alpha +- sigma are the
+        curvatures along a pair, and sigma = alpha where a rank is neither to grow nor to shrink. Without it steps
+        would be half as long as they should be, or far shorter, just where the last of J is to be gained.
+        """
+        if not self.R.entry_cost or min(G.shape[1:]) > MOST_BENT:
+            return None
+        G = tf.convert_to_tensor(G)  # of a variable there is no decomposition
+        G = G if at.bias is None else G - shares[:, None, None] * self.X.mean()
+        U, sigma, V = ops.svd(G, full_matrices=False)
+        return ops.matmul(U * ops.minimum(sigma, self.R.entry_cost * self.alpha)[:, None, :], V)
+
+    def woken(self, at: Factors, G: Tensor, shares: Tensor) -> Factors | None:
+        if not bool(ops.any(silent_ranks(self.X, at))):
+            return None
+        return wake_along(self.X, self.samples, at, G, shares, self.alpha, self.R)
 
 
 @dataclass(frozen=True)
@@ -103,6 +136,9 @@ class KernelOnSketch:
         compiled = Compiled(line_of_kernel, self.jit)
         return compiled(self.X, self.samples, *at, G, shares, last, self.alpha)
 
+    def woken(self, at: tuple[Tensor, Tensor | None], G: Tensor, shares: Tensor) -> None:
+        return None  # of a linear model there are no ranks
+
 
 def line_of_factors(
     X: Images,
@@ -112,13 +148,17 @@ def line_of_factors(
     shares: Tensor,
     last: Line,
     alpha: Tensor,
+    bend: Tensor | None,
     penalty: type[Penalty],
+    grain: str,
 ) -> Line:
     """`next_line` for all factors at once."""
-    inverse = curvature_of(X, samples, factors, alpha, penalty).inverted()
+    inverse = curvature_of(X, samples, factors, alpha, penalty, grain).inverted()
     problem = pose(X, factors, alpha, penalty, inverse)
     U = problem.layout.join(*shifted(factors, problem.mean, 1))
-    return next_line(problem, samples, inverse.damping_of(factors.bias is not None), U, G, shares, last)
+    damping = inverse.damping_of(factors.bias is not None)
+    bent = ops.zeros_like if bend is None else partial(problem.bent, bend)
+    return next_line(problem, samples, damping, U, G, shares, last, bent)
 
 
 def line_of_kernel(

@@ -16,6 +16,8 @@ STEADY = 2e-3
 """A sweep that lowers J by less than this fraction leaves the present ranks close to their optimum."""
 GIVEN_UP_BELOW = 1e-4
 """Ranks below this fraction of the strongest of their class are given up."""
+WAITING = 1e-3
+"""|b| of a rank that waits for its start in a pass: J of the pass, which has the penalty of it, must not rise."""
 WORTH_A_RANK = 1e-3
 """By how much the ratio of a certificate must exceed 1 for a class to get one more rank."""
 
@@ -39,7 +41,7 @@ class AutomaticRank(keras.callbacks.Callback):
 
     Raises:
         ValueError: as the fit begins, unless the model is bilinear, has the sum penalty with alpha > 0, for which
-            alone an optimal rank exists, and is fitted by `BlockLineSearch` to arrays.
+            alone an optimal rank exists, and is fitted by `BlockLineSearch`.
 
     Example:
         >>> model = keras_bilinear.BilinearSoftmaxRegression(10, rank=8, alpha=3e-3, penalty="sum")
@@ -81,6 +83,9 @@ class AutomaticRank(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         if self.model.schedule.sweep_improvement(block_rtol=0.0) > STEADY:
             return
+        stream = self.model._streaming
+        if stream is not None and not self.is_worth_reading(stream):
+            return
         self.certificate = certificate_of_fit(self.model)
         if self.certificate.gap <= self.gap * abs(self.certificate.objective):
             grow(self.model, np.zeros(self.model.units, bool))
@@ -88,7 +93,18 @@ class AutomaticRank(keras.callbacks.Callback):
             self.reason = f"certified: J is at most {self.certificate.gap:.1e} above the optimum, gap={self.gap:g}"
             return
         assert self.certificate.ratios is not None  # there are, where there is an optimal rank
-        grow(self.model, self.certificate.ratios > 1 + WORTH_A_RANK)
+        if stream is None:
+            grow(self.model, self.certificate.ratios > 1 + WORTH_A_RANK)
+
+    def is_worth_reading(self, stream: Any) -> bool:
+        """Whether to read all images for a certificate; ranks grow by the gradient that the last pass has left."""
+        if stream.decrease_in_sight > STEADY:
+            return False
+        more = (stream.ratios > 1 + WORTH_A_RANK) & has_free_rank(self.model)
+        if more.any():
+            grow(self.model, more)
+            return False
+        return bool(stream.decrease_in_sight <= self.gap)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         if self.warns and not self.converged and not self.model.stop_training:
@@ -101,6 +117,13 @@ class AutomaticRank(keras.callbacks.Callback):
             )
 
 
+def has_free_rank(model: BilinearModel) -> np.ndarray:
+    """Whether a class uses fewer ranks than the model has, (K,)."""
+    strength = np.linalg.svd(model.weight_matrices(), compute_uv=False)
+    used = np.sum(strength > GIVEN_UP_BELOW * strength[:, :1], axis=1)
+    return used < min(model.rank, strength.shape[1])
+
+
 def grow(model: BilinearModel, more: np.ndarray) -> None:
     """Gives up negligible ranks, and lets the classes in `more` (K,) wake one of those they do not use."""
     model.canonicalize()
@@ -111,5 +134,5 @@ def grow(model: BilinearModel, more: np.ndarray) -> None:
         A[free, :, k] = B[free, :, k] = 0.0
         if more[k] and len(free):
             # Any b but zero: the solver starts the rank along the gradient (see `silent_ranks`).
-            B[free[0], :, k] = 1.0 / np.sqrt(B.shape[1])
+            B[free[0], :, k] = (1.0 if model._streaming is None else WAITING) / np.sqrt(B.shape[1])
     model.head.assign_factors(A, B)

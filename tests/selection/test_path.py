@@ -1,10 +1,11 @@
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import keras_bilinear as kb
 from keras_bilinear.data.arrays import Batch
 from keras_bilinear.data.held_out import folds_of, stratified
-from keras_bilinear.selection.path import ranks_worth_it
+from keras_bilinear.selection.path_settings import ranks_worth_it
 from tests.problems import planted
 
 ALPHAS, RANKS = (1e-1, 1e-3), (1, 3)
@@ -130,6 +131,25 @@ def test_binary_models_with_bias_and_one_more_rank_than_asked_for(data):
     guess = path.model().predict(x[:100], verbose=0)[:, 0] > 0.5
     assert point.accuracy == np.mean(guess == held_out[1])
     assert not template.built
+
+
+def test_a_path_over_a_data_set_is_that_of_its_arrays(path, parts):
+    def batches(part):
+        return tf.data.Dataset.from_tensor_slices(part).batch(90)
+
+    train, held_out = map(batches, parts)
+    model = kb.BilinearSoftmaxRegression(3, 1)
+    with pytest.warns(UserWarning, match="rank=3 takes"):
+        ours = kb.regularization_path(model, train, None, ALPHAS, RANKS, validation_data=held_out, verbose=0)
+    for found, expected in zip(ours.points, path.points, strict=True):
+        assert (found.rank, found.alpha) == (expected.rank, expected.alpha)
+        assert found.objective == pytest.approx(expected.objective, rel=1e-2)
+        x, y = parts[1]
+        model = ours.model(found)
+        assert found.accuracy == pytest.approx(np.mean(model.predict(x, verbose=0).argmax(axis=1) == y))
+        assert model.objective(*parts[0]) == pytest.approx(found.objective, rel=1e-5)
+    with pytest.raises(ValueError, match="cannot be divided"):
+        kb.regularization_path(model, train, None, ALPHAS, RANKS, verbose=0)
 
 
 def test_images_in_the_order_of_their_classes_are_held_out_of_all(data):

@@ -8,7 +8,8 @@ from keras_bilinear.solver.between_passes import TRIALS, Tilted, after, doubted,
 from keras_bilinear.solver.blocks import flatten, pose_linear
 from keras_bilinear.solver.descent import DAMPINGS
 from keras_bilinear.solver.images import Images
-from keras_bilinear.solver.joint import curvature_of, pose, shifted
+from keras_bilinear.solver.joint import pose, shifted
+from keras_bilinear.solver.joint_curvature import curvature_of
 from keras_bilinear.solver.linear_cg import inner
 from keras_bilinear.solver.streamed import FactorsOnSketch, KernelOnSketch
 from tests import reference
@@ -90,6 +91,21 @@ def test_passes_over_all_images_reach_a_stationary_point(linear, bias, K):
         line = shortened(line, failures)
     assert float(ops.norm(line.g)) < 1e-3 * start
     assert np.all(np.diff(J) < 0)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_what_bends_is_cut_where_it_would_outweigh_the_penalty(bias):
+    """alpha on either side of G_k: with singular values of alpha at most, no curvature is negative."""
+    case = Case(False, bias, penalty=penalties.Sum)
+    G, shares = case.sums()
+    bend = np.array(case.sketch.bend(case.at, G, shares))
+    about = np.array(G) - (np.array(shares)[:, None, None] * np.array(case.sketch.X.mean()) if bias else 0)
+    for cut, whole in zip(bend, about, strict=True):
+        sigma = np.linalg.svd(whole, compute_uv=False)
+        np.testing.assert_allclose(np.linalg.svd(cut, compute_uv=False), np.minimum(sigma, ALPHA), atol=1e-12)
+        assert sigma[0] > ALPHA  # or nothing would be cut
+    np.testing.assert_allclose(case.sketch.bend(case.at, 1e-3 * G, 1e-3 * shares), 1e-3 * about, atol=1e-12)
+    assert Case(False, bias).sketch.bend(case.at, G, shares) is None  # of the product penalty
 
 
 @pytest.mark.parametrize("linear", [False, True])

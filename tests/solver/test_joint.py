@@ -12,12 +12,12 @@ from keras_bilinear.solver.descent import DAMPINGS, Budget, adapted, differentia
 from keras_bilinear.solver.directions import DIRECTIONS
 from keras_bilinear.solver.images import Images
 from keras_bilinear.solver.joint import (
-    curvature_of,
     pose,
     shifted,
     sketch_of,
     solve_joint,
 )
+from keras_bilinear.solver.joint_curvature import curvature_of
 from keras_bilinear.solver.preconditioner import SKETCH, curvature, stride
 from tests import reference
 from tests.problems import one_hot, planted

@@ -8,6 +8,7 @@ from keras_bilinear.solver.preconditioner import (
     DAMPING,
     FLOOR,
     curvature,
+    curvature_of_parts,
     curvature_weights,
     damping,
     diagonal,
@@ -74,6 +75,27 @@ def test_the_diagonal_leaves_out_how_features_vary_together(bias, shared):
     expected = np.stack([np.linalg.solve(H[k], g[:, k]) for k in range(K)], axis=1)
     given = diagonal(F, c, np.diagonal(Q, axis1=1, axis2=2)).apply(g, bias)
     np.testing.assert_allclose(given, expected, rtol=1e-7)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("sides", [[(K, 1, 3), (K, 1, 2)], [(K, 2, 1), (K, 1, 3)], None], ids=str)
+def test_parts_leave_out_how_factors_vary_together(bias, sides):
+    F, c, Q = problem()
+    H = gauss_newton(F, c, Q, bias)
+    mass, mean = (np.asarray(part) for part in moments(F, c))
+    rank_one = mass[:, :, None] * mean[:, :, None] * mean[:, None, :]
+    together = H[:, :D, :D] - rank_one
+    # The number of its factor for each feature; of the diagonal alone, each is its own.
+    of = np.repeat(np.arange(3), [3, 2, 0]) if sides and sides[0][1] == 1 else np.array([0, 1, 2, 2, 2])
+    same = np.eye(D) if sides is None else of[:, None] == of
+    # What ties features to each other within a factor is no part of a penalty, whose Q has one value a factor.
+    ties = np.diagonal(Q, axis1=1, axis2=2)
+    together = (together - Q) * same + ties[:, None, :] * np.eye(D)
+    H[:, :D, :D] = together + rank_one + np.eye(D) * all_damping(F, c, Q)[:, None, :]
+    g = np.random.default_rng(1).normal(size=(D + bias, K))
+    expected = np.stack([np.linalg.solve(H[k], g[:, k]) for k in range(K)], axis=1)
+    found = curvature_of_parts(F, c, ties, sides).inverted()
+    np.testing.assert_allclose(found.apply(g, bias), expected, rtol=1e-9)
 
 
 def test_the_damping_is_a_fraction_of_the_diagonal_on_average():
