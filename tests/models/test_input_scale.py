@@ -103,7 +103,7 @@ def test_half_precision_scales_before_it_rounds():
         MODELS["BSR"](input_scale=1 / 65535, dtype=dtype, input_shape=x.shape[1:])
         for dtype in ("mixed_float16", "float32")
     )
-    full.set_weights([np.random.normal(size=value.shape) for value in full.get_weights()])
+    full.set_weights([0.5 * np.random.normal(size=value.shape) for value in full.get_weights()])
     half.set_weights(full.get_weights())
     np.testing.assert_allclose(half.predict(deep, verbose=0), full.predict(deep, verbose=0), atol=5e-3)
 
