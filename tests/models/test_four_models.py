@@ -272,9 +272,9 @@ def test_reading_the_model():
 
 
 def test_images_with_a_channel_axis_and_raw_bytes():
-    x, y = data("BSR")
+    x, y = data("LSR")
     raw = np.clip(x * 40 + 128, 0, 255).astype("uint8")
-    model, channel = (MODELS["BSR"](alpha=0.01, input_scale=1 / 255) for _ in range(2))
+    model, channel = (MODELS["LSR"](alpha=0.01, input_scale=1 / 255) for _ in range(2))
     model.fit(raw, y, epochs=1, verbose=0)
     channel.fit(raw[..., None], y, epochs=1, verbose=0)
     np.testing.assert_array_equal(model.predict(raw, verbose=0), channel.predict(raw[..., None], verbose=0))
