@@ -7,10 +7,9 @@ import pytest
 import keras_bilinear as kb
 from keras_bilinear.models.alternation import AlternatingTraining
 from keras_bilinear.parts.layers_within import bilinear_layers
-from tests.problems import planted
+from tests import four_models
 
 OPTIMIZERS = {
-    "sgd": lambda: keras.optimizers.SGD(0.1),
     "momentum": lambda: keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True),
     "adam": lambda: keras.optimizers.Adam(0.01),
     "adamw": lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1),
@@ -26,9 +25,8 @@ MODES = {
 }
 
 
-def data(T=48, K=3):
-    problem = planted(T=T, K=K)
-    return problem.X.astype("float32"), problem.y
+def data():
+    return four_models.data(T=48)
 
 
 def regression(optimizer="adam", **options):
@@ -59,25 +57,28 @@ def moved(before, model):
 
 @pytest.mark.parametrize(
     ("optimizer", "mode"),
-    [*((name, "eager") for name in OPTIMIZERS if name != "adam"), *(("adam", mode) for mode in MODES)],
+    [
+        *((name, "eager") for name in OPTIMIZERS if name != "adam"),
+        *(("adam", mode) for mode in MODES if mode != "eager"),
+    ],
 )
 def test_only_the_active_block_moves_and_the_others_stay_bit_identical(optimizer, mode):
     x, y = data()
     model = regression(optimizer, **MODES[mode])
     # Every block gets a turn first, so that momentum and moments are not zero.
-    model.fit(x, y, epochs=4, batch_size=8, verbose=0)
+    model.fit(x, y, epochs=4, batch_size=16, verbose=0)
     for _ in range(4):
         # `fit` passes the turn on as the epoch begins.
         active = (int(model.schedule.active.value) + 1) % 4
         before, bias = snapshot(model), model.head.bias.numpy().copy()
-        model.fit(x, y, epochs=1, batch_size=8, verbose=0)
+        model.fit(x, y, epochs=1, batch_size=16, verbose=0)
         assert moved(before, model) == [index == active for index in range(4)]
         assert np.any(bias != model.head.bias.numpy())
 
 
 def test_all_blocks_take_turns_in_the_papers_order():
     x, y = data()
-    history = regression().fit(x, y, epochs=9, batch_size=16, verbose=0).history
+    history = regression(run_eagerly=True).fit(x, y, epochs=9, batch_size=48, verbose=0).history
     assert [int(block) for block in history["active_block"]] == [0, 1, 2, 3, 0, 1, 2, 3, 0]
 
 
@@ -86,42 +87,36 @@ def test_history_has_the_same_keys_in_both_regimes():
     keys = {"loss", "objective", "step_size", "active_block", "grad_norm", "accuracy", "val_loss", "val_accuracy"}
     for optimizer in (None, "adam"):
         model = kb.BilinearSoftmaxRegression(3, 2, seed=0)
-        model.compile(optimizer)
+        model.compile(optimizer, run_eagerly=True)
         assert keys <= set(model.fit(x, y, validation_data=(x, y), verbose=0).history)
 
 
 def test_logs_of_a_mini_batch_step():
     x, y = data()
-    model = regression("sgd")
-    J = model.objective(x, y)
+    model = regression()
+    model.compile(keras.optimizers.SGD(0.1))
+    J, before = model.objective(x, y), snapshot(model)
     history = model.fit(x, y, batch_size=48, verbose=0).history
     assert history["loss"][0] == pytest.approx(J, rel=1e-5)
     assert history["objective"][0] == pytest.approx(J, rel=1e-5)
     assert history["step_size"][0] == pytest.approx(0.1)
-    assert history["grad_norm"][0] > 0
-
-
-def test_grad_norm_is_that_of_the_active_block():
-    x, y = data()
-    model = regression("sgd")
-    before = model.factor_blocks[0].numpy().copy()
-    history = model.fit(x, y, batch_size=48, verbose=0).history
-    step = np.linalg.norm(model.factor_blocks[0].numpy() - before)
+    step = np.linalg.norm(model.factor_blocks[0].numpy() - before[0])
     assert history["grad_norm"][0] == pytest.approx(step / 0.1, rel=1e-4)
+    assert step > 0
 
 
 def test_adams_bias_correction_counts_per_block():
     """The first Adam step has length lr in every entry with a gradient, whenever the block's turn comes."""
     x, y = data()
-    model = regression("adam")
-    model.fit(x, y, epochs=20, batch_size=8, verbose=0, callbacks=[FirstBlockOnly()])
+    model = regression("adam", run_eagerly=True)
+    model.fit(x, y, epochs=20, batch_size=24, verbose=0, callbacks=[FirstBlockOnly()])
     before = snapshot(model)
     model.schedule.active.assign(1)
     model.train_on_batch(x, y)
     change = np.abs(model.factor_blocks[1].numpy() - before[1])
     np.testing.assert_allclose(change, 0.01, rtol=1e-3)
-    assert int(model.optimizer.iterations.value) == 121
-    assert model.schedule.block_steps.numpy().tolist() == [120, 1, 0, 0]
+    assert int(model.optimizer.iterations.value) == 41
+    assert model.schedule.block_steps.numpy().tolist() == [40, 1, 0, 0]
 
 
 class FirstBlockOnly(keras.callbacks.Callback):
@@ -131,7 +126,7 @@ class FirstBlockOnly(keras.callbacks.Callback):
 
 
 # A second layer is a longer list of blocks, whatever runs the step.
-@pytest.mark.parametrize(("layers", "mode"), [*((1, mode) for mode in MODES), (2, "graph")])
+@pytest.mark.parametrize(("layers", "mode"), [(1, "jit"), (1, "grouped"), (2, "graph")])
 def test_a_backbone_always_moves_while_the_factors_take_turns(layers, mode):
     x = np.random.default_rng(0).normal(size=(24, 8, 8, 1)).astype("float32")
     y = np.arange(24) % 3
@@ -157,10 +152,6 @@ def test_a_backbone_learns_and_survives_saving(tmp_path):
     np.testing.assert_array_equal(again.predict(x, verbose=0), model.predict(x, verbose=0))
     for old, new in zip(model.schedule.weights, again.schedule.weights, strict=True):
         np.testing.assert_array_equal(old.numpy(), new.numpy())
-    options = {"initial_epoch": 30, "epochs": 34, "batch_size": 20, "verbose": 0, "shuffle": False}
-    model.fit(x, y, **options)
-    again.fit(x, y, **options)
-    np.testing.assert_array_equal(again.predict(x, verbose=0), model.predict(x, verbose=0))
 
 
 def test_bilinear_layers_of_nested_models_are_found():
@@ -203,7 +194,7 @@ def test_mixed_precision_moves_only_the_active_block():
     x, y = data()
     keras.config.set_dtype_policy("mixed_float16")
     try:
-        model = regression("adam")
+        model = regression("adam", run_eagerly=True)
         before = snapshot(model)
         history = model.fit(x, y, batch_size=16, verbose=0).history
     finally:
@@ -215,9 +206,9 @@ def test_mixed_precision_moves_only_the_active_block():
 
 def test_a_loss_scale_counts_one_step_a_step_and_changes_nothing_else():
     x, y = data()
-    plain, scaled = regression("adam"), regression("adam")
+    plain, scaled = (regression("adam", run_eagerly=True) for _ in range(2))
     scaler = keras.optimizers.LossScaleOptimizer(OPTIMIZERS["adam"](), initial_scale=2.0, dynamic_growth_steps=5)
-    scaled.compile(scaler)
+    scaled.compile(scaler, run_eagerly=True)
     for model in (plain, scaled):
         model.fit(x, y, epochs=2, batch_size=16, shuffle=False, verbose=0)
         assert model.schedule.block_steps.numpy().tolist() == [3, 3, 0, 0]
@@ -245,7 +236,7 @@ def test_gradients_that_overflow_lower_the_scale_and_are_no_step():
 def test_a_loss_that_is_not_finite_leaves_the_last_finite_weights():
     x = np.random.default_rng(0).normal(size=(24, 8, 8, 1)).astype("float32")
     model = backbone()
-    model.compile("adam", "sparse_categorical_crossentropy")
+    model.compile("adam", "sparse_categorical_crossentropy", run_eagerly=True)
     model.train_on_batch(x, np.arange(24) % 3)
     before = [variable.numpy().copy() for variable in model.trainable_variables]
     # Not a NaN among the pixels: on some processors the rectifier of the network makes that a zero.
@@ -319,9 +310,10 @@ def test_a_graph_without_bilinear_layers():
 def test_a_learning_rate_schedule_and_a_callback_that_sets_the_rate():
     x, y = data()
     model = regression()
-    model.compile(keras.optimizers.SGD(keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.5)))
+    rate = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.5)
+    model.compile(keras.optimizers.SGD(rate), run_eagerly=True)
     assert model.fit(x, y, verbose=0).history["step_size"][0] < 0.1
-    model.compile(keras.optimizers.SGD(0.1))
+    model.compile(keras.optimizers.SGD(0.1), run_eagerly=True)
     halve = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2)
     history = model.fit(x, y, epochs=2, verbose=0, callbacks=[halve]).history
     np.testing.assert_allclose(history["step_size"], [0.05, 0.025])
@@ -334,13 +326,13 @@ def test_the_mixin_is_what_the_models_share():
 
 @pytest.mark.parametrize("kind", [list, dict])
 def test_with_several_outputs_J_is_the_mean_over_images(kind):
-    problem = planted(T=80)
-    x, y = problem.X.astype("float32"), problem.y
+    x, y = four_models.data(T=80)
     image = keras.Input((6, 5))
     outputs = {name: kb.BilinearDense(3, 2, name=name)(image) for name in "uv"}
     model = kb.AlternatingModel(image, outputs if kind is dict else list(outputs.values()))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.SGD(0.0), loss={"u": loss, "v": loss} if kind is dict else [loss, loss])
+    losses = {"u": loss, "v": loss} if kind is dict else [loss, loss]
+    model.compile(keras.optimizers.SGD(0.0), losses, run_eagerly=True)
     labels = {"u": y, "v": y} if kind is dict else [y, y]
     history = model.fit(x, labels, batch_size=64, shuffle=False, verbose=0).history  # batches of 64 and 16
     expected = model.evaluate(x, labels, batch_size=80, verbose=0, return_dict=True)["loss"]
@@ -369,7 +361,7 @@ def grouped(blocks, size):
     return model
 
 
-@pytest.mark.parametrize(("blocks", "size"), [("joint", 4), ("side", 3), ("factor", 3), ("factor", 1000)])
+@pytest.mark.parametrize(("blocks", "size"), [("joint", 4), ("factor", 3), ("factor", 1000)])
 def test_an_epoch_stays_a_sweep_however_many_steps_are_executed_together(blocks, size, tmp_path):
     x, y = data()
     model = grouped(blocks, size)
@@ -481,13 +473,7 @@ def test_one_optimizer_is_needed():
 # Saving ---------------------------------------------------------------------------------------------------------
 
 
-MODELS = {
-    "BSR": lambda: kb.BilinearSoftmaxRegression(3, rank=2, input_shape=(5, 4)),
-    "BLR": lambda: kb.BilinearLogisticRegression(rank=2, input_shape=(5, 4)),
-    "LSR": lambda: kb.LinearSoftmaxRegression(3, input_shape=(5, 4)),
-    "LLR": lambda: kb.LinearLogisticRegression(input_shape=(5, 4)),
-    "network": lambda: kb.AlternatingModel(*graph()),
-}
+MODELS = four_models.MODELS | {"network": lambda input_shape: kb.AlternatingModel(*graph())}
 
 
 def graph():
@@ -497,7 +483,7 @@ def graph():
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_legacy_format_that_could_not_be_loaded_is_refused(name, tmp_path):
-    model = MODELS[name]()
+    model = MODELS[name](input_shape=(5, 4))
     model.compile(
         "sgd", None if name != "network" else keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     )
@@ -523,7 +509,7 @@ def test_the_legacy_format_that_could_not_be_loaded_is_refused(name, tmp_path):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_what_can_be_loaded_again_is_saved(name, tmp_path):
-    model, other = MODELS[name](), MODELS[name]()
+    model, other = (MODELS[name](input_shape=(5, 4)) for _ in range(2))
     model.save_weights(tmp_path / "model.weights.h5")
     other.load_weights(tmp_path / "model.weights.h5")
     model.save(tmp_path / "model.keras")

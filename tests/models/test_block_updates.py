@@ -8,7 +8,7 @@ from keras import ops
 
 import keras_bilinear as kb
 from keras_bilinear.models.block_updates import shared_state
-from tests.problems import planted
+from tests.four_models import data
 
 WRAPPERS = ("Optimizer", "LossScaleOptimizer", "MultiOptimizer")
 OPTIMIZERS = {
@@ -42,11 +42,6 @@ class Shared(keras.optimizers.Optimizer):
         self.assign_add(self.updates, 1.0)
 
 
-def data():
-    problem = planted(T=24)
-    return problem.X.astype("float32"), problem.y
-
-
 def regression(optimizer):
     model = kb.BilinearSoftmaxRegression(3, 2, alpha=0.01, use_bias=True, input_shape=(6, 5), seed=0)
     # Away from A = 0, where the gradient of every b vanishes.
@@ -76,10 +71,10 @@ def expected_step(model, block, fresh, x, y):
 @pytest.mark.parametrize("name", [*OPTIMIZERS, "Shared"])
 def test_the_first_step_of_a_late_block_is_that_of_a_fresh_optimizer(name):
     kind = {**OPTIMIZERS, "Shared": Shared}[name]
-    x, y = data()
+    x, y = data(T=24)
     for make in (regression, network) if name in ("Nadam", "Shared") else (regression,):
         model = make(kind(learning_rate=0.1))
-        for _ in range(4):
+        for _ in range(2):
             model.train_on_batch(x, y)
         for index in (1, 2):
             block = model.factor_blocks[index]
@@ -103,7 +98,7 @@ def test_only_what_is_shared_is_kept_apart():
 
 @pytest.mark.parametrize("kind", ["Nadam", "LossScaleOptimizer"])
 def test_the_state_of_every_block_is_saved_and_restored(kind, tmp_path):
-    x, y = data()
+    x, y = data(T=24)
     optimizer = keras.optimizers.Nadam(0.05)
     model = regression(keras.optimizers.LossScaleOptimizer(optimizer, 2.0) if kind != "Nadam" else optimizer)
     model.fit(x, y, epochs=3, verbose=0)
@@ -121,7 +116,7 @@ def test_the_state_of_every_block_is_saved_and_restored(kind, tmp_path):
 
 
 def test_compiling_with_the_same_optimizer_goes_on_where_it_was():
-    x, y = data()
+    x, y = data(T=24)
     optimizer = keras.optimizers.Nadam(0.05)
     model = regression(optimizer)
     model.fit(x, y, epochs=2, verbose=0)
@@ -136,7 +131,7 @@ def test_compiling_with_the_same_optimizer_goes_on_where_it_was():
 
 
 def test_the_step_size_of_a_schedule_is_that_of_the_block():
-    x, y = data()
+    x, y = data(T=24)
     model = regression(keras.optimizers.SGD(keras.optimizers.schedules.ExponentialDecay(0.1, 1, 0.5)))
     logs = []
     for active in (0, 0, 0, 1, 0):

@@ -4,7 +4,7 @@ import pytest
 from keras import layers
 
 import keras_bilinear as kb
-from tests.problems import planted
+from tests.four_models import MODELS, data
 
 SIZE = (6, 5)
 
@@ -291,18 +291,13 @@ def test_to_dense_of_another_model():
         kb.to_dense(kb.BilinearSoftmaxRegression(3, 2))
 
 
-@pytest.mark.parametrize("use_bias", [False, True])
-@pytest.mark.parametrize("K", [1, 3])
-def test_the_linear_models_of_this_package_are_sources(K, use_bias):
-    problem = planted(T=60, K=K)
-    linear = (
-        kb.LinearLogisticRegression(1e-2, use_bias=use_bias)
-        if K == 1
-        else kb.LinearSoftmaxRegression(K, 1e-2, use_bias=use_bias)
-    )
-    linear.fit(problem.X, problem.y, epochs=3, verbose=0)
+@pytest.mark.parametrize(("name", "use_bias"), [("LLR", True), ("LSR", False)])
+def test_the_linear_models_of_this_package_are_sources(name, use_bias):
+    x, y = data(name)
+    linear = MODELS[name](use_bias=use_bias)
+    linear.fit(x, y, epochs=3, verbose=0)
     full = kb.from_dense(linear, rank=5, input_shape=(6, 5))
-    np.testing.assert_allclose(full.predict(problem.X, verbose=0), linear.predict(problem.X, verbose=0), atol=1e-5)
+    np.testing.assert_allclose(full(x), linear(x), atol=1e-5)
     assert kb.compress(linear, rank=2).rank == 2
     with pytest.raises(ValueError, match=r"to be that of the model, \(6, 5\)"):
         kb.from_dense(linear, rank=2, input_shape=(5, 6))

@@ -36,7 +36,7 @@ def network(K=3, penalty="product", use_bias=True, channel=False):
 def J_of(model, x, y):
     """What Keras makes of the whole network: V and the penalty."""
     loss = "binary_crossentropy" if model.output_shape[1] == 1 else "sparse_categorical_crossentropy"
-    model.compile("adam", loss)
+    model.compile("adam", loss, run_eagerly=True)
     return model.evaluate(x, y.reshape(-1, 1), verbose=0)
 
 
@@ -67,11 +67,12 @@ def test_weights_validation_and_callbacks_are_those_of_a_fit():
         sample_weight=weight,
         validation_data=(x[:50], y[:50]),
         callbacks=[kb.callbacks.BlockConvergence(rtol=1e-3)],
-        optimizer=kb.BlockLineSearch(blocks="side"),
+        optimizer=kb.BlockLineSearch(max_inner=3),
         verbose=0,
     )
     assert 1 < len(fit.history["val_accuracy"]) < 40
     assert fit.certificate.objective == pytest.approx(fit.history["J"][-1], rel=1e-5)
+    assert int(fit.model.optimizer.max_inner) == 3
     assert "sweep" in str(fit.model.convergence_report())
 
 

@@ -6,19 +6,7 @@ import pytest
 import tensorflow as tf
 
 import keras_bilinear as kb
-from tests.problems import planted
-
-MODELS = {
-    "BSR": lambda **options: kb.BilinearSoftmaxRegression(3, 2, seed=0, use_bias=True, **options),
-    "BLR": lambda **options: kb.BilinearLogisticRegression(2, seed=0, use_bias=True, **options),
-    "LSR": lambda **options: kb.LinearSoftmaxRegression(3, use_bias=True, **options),
-    "LLR": lambda **options: kb.LinearLogisticRegression(use_bias=True, **options),
-}
-
-
-def data(name="BSR"):
-    problem = planted(T=24, K=1 if name in ("BLR", "LLR") else 3)
-    return problem.X.astype("float32"), problem.y
+from tests.four_models import MODELS, data
 
 
 def network():
@@ -57,37 +45,37 @@ FREEZE = {
 @pytest.mark.parametrize("part", FREEZE)
 @pytest.mark.parametrize("name", MODELS)
 def test_the_exact_regime_refuses_what_is_frozen(name, part, compiled_first):
-    model = MODELS[name](input_shape=(6, 5))
+    model = MODELS[name](use_bias=True, input_shape=(6, 5))
     if compiled_first:
         model.compile()
     FREEZE[part](model)
     if not compiled_first:
         model.compile()
-    refused(model, *data(name))
+    refused(model, *data(name, 24))
 
 
 def test_a_model_that_was_not_compiled_is_refused_as_it_is():
     for name in MODELS:
-        model = MODELS[name](input_shape=(6, 5))
+        model = MODELS[name](use_bias=True, input_shape=(6, 5))
         FREEZE["bias"](model)
-        refused(model, *data(name))
+        refused(model, *data(name, 24))
 
 
 @pytest.mark.parametrize("optimizer", [None, "adam"])
 @pytest.mark.parametrize("part", ["head", "model"])
 @pytest.mark.parametrize("name", ["BSR", "LLR"])
 def test_a_model_that_is_frozen_before_it_is_built_stays_unbuilt(name, part, optimizer):
-    model = MODELS[name]()
+    model = MODELS[name](use_bias=True)
     FREEZE[part](model)
     model.compile(optimizer)
-    refused(model, *data(name))
+    refused(model, *data(name, 24))
     assert not model.built
 
 
 @pytest.mark.parametrize("name", ["BSR", "LSR"])
 def test_on_mini_batches_a_frozen_bias_stays_and_the_rest_moves(name):
-    x, y = data(name)
-    model = MODELS[name](input_shape=(6, 5))
+    x, y = data(name, 24)
+    model = MODELS[name](use_bias=True, input_shape=(6, 5))
     model.head.bias.assign([1.0, 2.0, 3.0])
     FREEZE["bias"](model)
     model.compile(keras.optimizers.Adam(0.1, weight_decay=0.1), run_eagerly=True)
@@ -98,7 +86,7 @@ def test_on_mini_batches_a_frozen_bias_stays_and_the_rest_moves(name):
 
 
 def test_what_is_frozen_or_thawed_after_compile_needs_another_compile():
-    x, y = data()
+    x, y = data(T=24)
     model = network()
     loss = "sparse_categorical_crossentropy"
     model.compile("adam", loss, run_eagerly=True)
@@ -118,8 +106,8 @@ def test_what_is_frozen_or_thawed_after_compile_needs_another_compile():
 
 @pytest.mark.parametrize("name", ["BSR", "LLR", "network"])
 def test_the_loss_of_a_frozen_model_still_is_J(name):
-    x, y = data(name)
-    model = network() if name == "network" else MODELS[name](alpha=0.1, input_shape=(6, 5))
+    x, y = data(name, 24)
+    model = network() if name == "network" else MODELS[name](alpha=0.1, use_bias=True, input_shape=(6, 5))
     for block in model.factor_blocks:
         block.assign(np.full(block.shape, 0.2))
     model.compile("sgd", "sparse_categorical_crossentropy" if name == "network" else None, run_eagerly=True)
@@ -136,6 +124,6 @@ def test_batch_statistics_of_a_network_still_move():
     head = kb.BilinearDense(3, 2, "softmax", left_initializer="ones")
     model = kb.AlternatingModel(image, head(keras.layers.BatchNormalization(name="norm")(image)))
     model.compile("sgd", "sparse_categorical_crossentropy", run_eagerly=True)
-    x, y = data()
+    x, y = data(T=24)
     model.fit(tf.constant(3.0 + x), y, verbose=0)
     assert np.all(model.get_layer("norm").moving_mean.numpy() != 0)

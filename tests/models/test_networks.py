@@ -5,14 +5,9 @@ import numpy as np
 import pytest
 
 import keras_bilinear as kb
-from tests.problems import planted
+from tests.four_models import data
 
 SUM = {"factor_penalty": kb.penalties.Sum(1e-3)}
-
-
-def data(T=48):
-    problem = planted(T=T)
-    return problem.X.astype("float32"), problem.y
 
 
 def graph(seed=0):
@@ -37,11 +32,13 @@ OPTIMIZERS = {
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_all_at_once_is_what_a_plain_model_does(optimizer):
-    x, y = data()
-    ours, plain = network(OPTIMIZERS[optimizer]()), keras.Model(*graph())
-    plain.compile(OPTIMIZERS[optimizer](), "sparse_categorical_crossentropy", metrics=["accuracy"])
+    x, y = data(T=48)
+    ours, plain = network(OPTIMIZERS[optimizer](), run_eagerly=True), keras.Model(*graph())
+    plain.compile(
+        OPTIMIZERS[optimizer](), "sparse_categorical_crossentropy", metrics=["accuracy"], run_eagerly=True
+    )
     history = [
-        model.fit(x, y, batch_size=16, epochs=3, shuffle=False, verbose=0).history for model in (ours, plain)
+        model.fit(x, y, batch_size=24, epochs=3, shuffle=False, verbose=0).history for model in (ours, plain)
     ]
     for mine, theirs in zip(ours.trainable_variables, plain.trainable_variables, strict=True):
         np.testing.assert_allclose(mine.numpy(), theirs.numpy(), rtol=1e-4, atol=1e-6)
@@ -50,7 +47,7 @@ def test_all_at_once_is_what_a_plain_model_does(optimizer):
 
 
 def test_logs_and_report_of_all_at_once():
-    x, y = data()
+    x, y = data(T=48)
     model = network()
     history = model.fit(x, y, batch_size=16, epochs=3, validation_data=(x, y), verbose=0).history
     assert set(history["active_block"]) == {0}
@@ -68,20 +65,20 @@ def test_logs_and_report_of_all_at_once():
 
 @pytest.mark.parametrize("alternate", [True, False])
 def test_it_is_saved_and_goes_on_as_it_was(alternate, tmp_path):
-    x, y = data()
-    model = network(alternate=alternate)
-    model.fit(x, y, batch_size=16, epochs=2, verbose=0)
+    x, y = data(T=48)
+    model = network(alternate=alternate, run_eagerly=True)
+    model.fit(x, y, batch_size=24, epochs=2, verbose=0)
     model.save(tmp_path / "model.keras")
     again = keras.models.load_model(tmp_path / "model.keras")
     assert again.alternate == alternate
     assert again.block_names == model.block_names
     for each in (model, again):
-        each.fit(x, y, batch_size=16, epochs=5, initial_epoch=2, shuffle=False, verbose=0)
+        each.fit(x, y, batch_size=24, epochs=5, initial_epoch=2, shuffle=False, verbose=0)
     np.testing.assert_array_equal(again.predict(x, verbose=0), model.predict(x, verbose=0))
 
 
 def test_maps_take_turns_too():
-    x, y = data()
+    x, y = data(T=48)
     model = network(alternate=True)
     names = ["map/A", "map/B", "head/a1", "head/b1", "head/a2", "head/b2"]
     assert model.block_names == names
@@ -98,17 +95,17 @@ def only_maps(alternate):
     image = keras.Input((6, 5))
     scores = keras.layers.Dense(3, "softmax")(keras.layers.Flatten()(kb.BilinearMap(4, 3, "relu", **SUM)(image)))
     model = kb.AlternatingModel(image, scores, alternate=alternate)
-    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"], run_eagerly=True)
     return model
 
 
 @pytest.mark.parametrize("alternate", [True, False])
 def test_a_network_without_filters_is_watched_kept_and_told_about(alternate, tmp_path, capsys):
-    x, y = data()
+    x, y = data(T=48)
     model = only_maps(alternate)
     watch = kb.callbacks.BilinearTensorBoard(tmp_path / "logs", image_freq=1)
     keep = kb.callbacks.Checkpoint(tmp_path / "fit.checkpoint", delete_checkpoint=False)
-    model.fit(x, y, epochs=4, batch_size=16, verbose=0, callbacks=[watch, keep])
+    model.fit(x, y, epochs=4, batch_size=24, verbose=0, callbacks=[watch, keep])
     assert model.filters() == {}
     assert model.block_names == (["A", "B"] if alternate else ["all"])
     assert "6 x 5 matrices to 4 x 3" in str(model.convergence_report())
@@ -118,10 +115,10 @@ def test_a_network_without_filters_is_watched_kept_and_told_about(alternate, tmp
 
 
 def test_frozen_factors_stay_where_they_take_no_turns():
-    x, y = data()
+    x, y = data(T=48)
     model = network()
     model.get_layer("map").A.trainable = False
-    model.compile("adam", "sparse_categorical_crossentropy")
+    model.compile("adam", "sparse_categorical_crossentropy", run_eagerly=True)
     before = [model.get_layer("map").A.numpy(), model.get_layer("map").B.numpy()]
     model.fit(x, y, verbose=0)
     np.testing.assert_array_equal(model.get_layer("map").A.numpy(), before[0])

@@ -13,13 +13,8 @@ import tensorflow as tf
 
 import keras_bilinear as kb
 from tests.files import dtype_policy
+from tests.four_models import MODELS
 
-MODELS = {
-    "BSR": lambda **o: kb.BilinearSoftmaxRegression(3, 2, **o),
-    "BLR": lambda **o: kb.BilinearLogisticRegression(2, **o),
-    "LSR": lambda **o: kb.LinearSoftmaxRegression(3, **o),
-    "LLR": lambda **o: kb.LinearLogisticRegression(**o),
-}
 LAYER = {"layer": lambda **o: kb.BilinearDense(3, 2, **o)}
 
 SHAPES = [

@@ -31,9 +31,7 @@ def steps_of(history):
     return np.array(history.history["objective"])
 
 
-@pytest.mark.parametrize(
-    ("name", "use_bias"), [("BSR", True), ("BLR", False), ("LSR", False), ("LLR", True), ("LLR", False)]
-)
+@pytest.mark.parametrize(("name", "use_bias"), [("BSR", True), ("BLR", False), ("LSR", False), ("LLR", True)])
 def test_a_stream_is_fitted_to_the_optimum_of_its_arrays(name, use_bias):
     x, y = data(name)
     ours, theirs = (MODELS[name](use_bias=use_bias) for _ in range(2))

@@ -59,10 +59,9 @@ def test_a_global_optimum_is_certified(proof_of, penalty, L, J):
     assert proof.lower_bound <= J + 1e-6
 
 
-@pytest.mark.parametrize(("penalty", "L"), [("sum", 3), ("product", 5)])
-def test_newton_directions_certify_to_the_last_digits(digits600, penalty, L):
+def test_newton_directions_certify_to_the_last_digits(digits600):
     x, y = digits600
-    model = kb.BilinearSoftmaxRegression(10, L, alpha=3e-3, penalty=penalty, seed=0)
+    model = kb.BilinearSoftmaxRegression(10, 3, alpha=3e-3, penalty="sum", seed=0)
     model.compile(kb.BlockLineSearch("newton_cg", tolerance=0.0), run_eagerly=True)
     model.fit(x, y, epochs=10, verbose=0)
     proof = model.certificate(x, y)
@@ -327,6 +326,6 @@ def check_the_bound(case):
             assert proof.gap <= 2e-5 * max(1.0, J), "at the optimum the bound is J itself, but for float32"
 
 
-@pytest.mark.parametrize("case", range(int(os.environ.get("CERTIFICATE_CASES", 24))))
+@pytest.mark.parametrize("case", range(int(os.environ.get("CERTIFICATE_CASES", 12))))
 def test_the_bound_is_never_above_the_optimum(case):
     check_the_bound(case)

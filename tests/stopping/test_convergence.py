@@ -4,21 +4,16 @@ import pytest
 
 import keras_bilinear as kb
 from keras_bilinear.callbacks import BlockConvergence, ConvergenceWarning
-from tests.problems import planted
+from tests.four_models import data
 
 pytestmark = pytest.mark.filterwarnings("ignore::keras_bilinear.callbacks.ConvergenceWarning")
 
 
-def data(T=60):
-    problem = planted(T=T)
-    return problem.X.astype("float32"), problem.y
-
-
-def make(optimizer=None, **options):
-    model = kb.BilinearSoftmaxRegression(3, 2, alpha=0.02, seed=0, **options)
+def make(optimizer=None, run_eagerly=None):
+    model = kb.BilinearSoftmaxRegression(3, 2, alpha=0.02, seed=0)
     optimizer = optimizer() if optimizer else kb.BlockLineSearch()
     # The solver is traced once for all models, and the step around it is not worth a trace.
-    model.compile(optimizer, run_eagerly=isinstance(optimizer, kb.BlockLineSearch))
+    model.compile(optimizer, run_eagerly=run_eagerly or isinstance(optimizer, kb.BlockLineSearch))
     return model
 
 
@@ -118,22 +113,21 @@ REGIMES = {
 )
 def test_an_interrupted_fit_resumes_bit_equal(regime, backup_first, tmp_path):
     x, y = data()
-    epoch = 5 if backup_first else 2
-    options = {"epochs": 7, "verbose": 0, "shuffle": False}
+    epoch = 3 if backup_first else 2
+    options = {"epochs": 5, "verbose": 0, "shuffle": False}
     if regime == "adam":
-        options["batch_size"] = 16
+        options["batch_size"] = 30
 
     def callbacks():
         pair = [BlockConvergence(rtol=0.0, block_rtol=0.05), keras.callbacks.BackupAndRestore(tmp_path / "backup")]
         return pair[::-1] if backup_first else pair
 
-    straight = make(REGIMES[regime])
+    straight, killed, resumed = (make(REGIMES[regime], run_eagerly=True) for _ in range(3))
     straight.fit(x, y, callbacks=[BlockConvergence(rtol=0.0, block_rtol=0.05)], **options)
     with pytest.raises(KeyboardInterrupt):
-        make(REGIMES[regime]).fit(x, y, callbacks=[*callbacks(), Interrupt(epoch)], **options)
-    resumed = make(REGIMES[regime])
+        killed.fit(x, y, callbacks=[*callbacks(), Interrupt(epoch)], **options)
     history = resumed.fit(x, y, callbacks=callbacks(), **options).history
-    assert len(history["loss"]) == 7 - epoch
+    assert len(history["loss"]) == 5 - epoch
     for old, new in zip(straight.variables, resumed.variables, strict=True):
         np.testing.assert_array_equal(old.numpy(), new.numpy())
 
@@ -141,13 +135,13 @@ def test_an_interrupted_fit_resumes_bit_equal(regime, backup_first, tmp_path):
 @pytest.mark.parametrize("regime", ["factor", "adam"])
 def test_saved_and_loaded_in_the_middle_it_ends_bit_equal(regime, tmp_path):
     x, y = data()
-    options = {"verbose": 0, "shuffle": False} | ({"batch_size": 16} if regime == "adam" else {})
-    straight, first = make(REGIMES[regime]), make(REGIMES[regime])
-    straight.fit(x, y, epochs=8, **options)
+    options = {"verbose": 0, "shuffle": False} | ({"batch_size": 30} if regime == "adam" else {})
+    straight, first = (make(REGIMES[regime], run_eagerly=True) for _ in range(2))
+    straight.fit(x, y, epochs=6, **options)
     first.fit(x, y, epochs=3, **options)
     first.save(tmp_path / "model.keras")
     second = keras.models.load_model(tmp_path / "model.keras")
-    second.fit(x, y, initial_epoch=3, epochs=8, **options)
+    second.fit(x, y, initial_epoch=3, epochs=6, **options)
     for old, new in zip(straight.trainable_variables, second.trainable_variables, strict=True):
         np.testing.assert_array_equal(old.numpy(), new.numpy())
 
@@ -156,7 +150,7 @@ def test_a_fit_that_begins_in_the_middle_of_a_sweep_converges_where_it_should():
     x, y = data()
 
     def converged(first, steps=None):
-        model, callback = make(REGIMES["factor"]), BlockConvergence(rtol=1e-4)
+        model, callback = make(REGIMES["factor"]), BlockConvergence(rtol=1e-3)
         model.compile(model.optimizer, jit_compile=False)  # many steps, which are worth a trace
         model.fit(x, y, epochs=first, steps_per_epoch=2, verbose=0)  # of four blocks
         history = model.fit(x, y, epochs=400, steps_per_epoch=steps, verbose=0, callbacks=[callback]).history

@@ -77,6 +77,6 @@ def test_a_classifier_says_it_in_the_same_words(separable):
 
 def test_mini_batches_go_on(separable):
     model = MODELS["LLR"](alpha=0.0)
-    model.compile("adam")
+    model.compile("adam", run_eagerly=True)
     model.fit(*separable, epochs=2, verbose=0)
     assert len(model.convergence_report().objectives) == 2

@@ -70,13 +70,13 @@ def test_converged_means_the_optimum_in_every_unit(name, unit):
     assert pytest.approx(optimum(x, y, 1e-2, bias), rel=5e-3) == J
 
 
-@pytest.mark.parametrize("blocks", ["joint", "side", "factor"])
+@pytest.mark.parametrize("blocks", ["side", "factor"])
 def test_the_unit_plays_no_part_for_single_blocks(blocks):
     x, y = images()
     model = MODELS["BLR"](1e-2, False)
     model.compile(kb.BlockLineSearch(blocks=blocks), jit_compile=False)
     x = UNITS["a column in another unit"](x)
-    J = model.fit(x, y, epochs=60, verbose=0).history["objective"][-1]
+    J = model.fit(x, y, epochs=30, verbose=0).history["objective"][-1]
     assert pytest.approx(optimum(x, y, 1e-2, False), rel=5e-3) == J
 
 
@@ -106,7 +106,7 @@ ONE_COLUMN = np.array([1.0, 0.0, 0.0])
 
 
 @pytest.mark.filterwarnings("ignore:The fit has not converged", "ignore:The largest pixel")
-@pytest.mark.parametrize("offset", [1e5, 5e5, 4e6, 1e5 * ONE_COLUMN, 4e6 * ONE_COLUMN])
+@pytest.mark.parametrize("offset", [1e5, 4e6, 1e5 * ONE_COLUMN, 4e6 * ONE_COLUMN])
 @pytest.mark.parametrize("name", MODELS)
 def test_far_from_zero_no_fit_says_that_it_has_converged(name, offset):
     """float32 holds few digits of such pixels, or none: nobody can tell."""
