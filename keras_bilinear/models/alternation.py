@@ -112,11 +112,11 @@ class AlternatingTraining(Workers, Host):
 
     def compile(self, optimizer: Any = "adam", loss: Any = None, **kwargs: Any) -> None:
         """As `keras.Model.compile`; refuses what the alternation cannot honour."""
-        expect_mirrored(self.distribute_strategy)
+        steps = positive_integer("steps_per_execution", kwargs.get("steps_per_execution", 1))
+        expect_mirrored(self.distribute_strategy, steps)
         with self.distribute_strategy.scope():
             optimizer = keras.optimizers.get(optimizer)
         expect_block_updates(optimizer)
-        positive_integer("steps_per_execution", kwargs.get("steps_per_execution", 1))
         self._check_objective(optimizer, loss)
         if self.distribute_strategy.num_replicas_in_sync > 1 and not isinstance(optimizer, BlockLineSearch):
             expect_replicable(optimizer, loss, getattr(self, "output_names", ["output"]), kwargs.get("jit_compile"))

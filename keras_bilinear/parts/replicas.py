@@ -18,12 +18,17 @@ REFUSED = (
 """Strategies whose replicas do not take every step together, or not by Keras: it has dropped parameter servers."""
 
 
-def expect_mirrored(strategy: tf.distribute.Strategy) -> None:
-    """Raises a ValueError for a strategy under which the models of this package are not trained."""
+def expect_mirrored(strategy: tf.distribute.Strategy, steps_per_execution: int) -> None:
+    """Raises a ValueError for a strategy, or loops within it, by which models of this package are not trained."""
     if isinstance(strategy, REFUSED):
         raise ValueError(
             "Expected tf.distribute.MirroredStrategy for several devices, MultiWorkerMirroredStrategy for several "
             f"machines, or none. Received: {type(strategy).__name__}, under which replicas would drift apart"
+        )
+    if steps_per_execution > 1 and strategy.num_replicas_in_sync > 1:
+        raise ValueError(
+            "Expected steps_per_execution=1 under several replicas, which cannot meet within a loop of a graph. "
+            f"Received: {steps_per_execution}"
         )
 
 

@@ -152,6 +152,7 @@ def test_replicas_take_the_steps_of_one(two, make):
         (lambda model: fitted(model, kb.BlockLineSearch(blocks="factor")), "several replicas"),
         (lambda model: model.train_on_batch(*sorted_data()), "Expected `fit`"),
         (lambda model: model.compile("adam", jit_compile=True), "jit_compile"),
+        (lambda model: model.compile(steps_per_execution=3), "steps_per_execution=1"),
         (lambda model: model.compile("adam", keras.losses.CategoricalCrossentropy(reduction="sum")), "reduction"),
         (lambda model: model.compile(keras.optimizers.Adam()), "in `strategy.scope\\(\\)`"),
     ],
