@@ -1,4 +1,4 @@
-"""Images in a file that NumPy maps into memory: read a part at a time, never as a whole."""
+"""Images in a file that NumPy maps into memory, or in an array: read a part at a time, never as a whole."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ def unmapped(x: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
     return mapped_batches(x, as_array(y, "y"), sample_weight), None, None
 
 
-def mapped_batches(x: np.memmap, y: np.ndarray, sample_weight: Any = None) -> tf.data.Dataset:
+def mapped_batches(x: np.ndarray, y: np.ndarray, sample_weight: Any = None) -> tf.data.Dataset:
     """A data set of (x, y) or (x, y, weight) in batches, in their order."""
     parts = [x, y] if sample_weight is None else [x, y, as_array(sample_weight, "sample_weight")]
     for name, part in zip(("y", "sample_weight"), parts[1:], strict=False):
@@ -34,4 +34,7 @@ def mapped_batches(x: np.memmap, y: np.ndarray, sample_weight: Any = None) -> tf
             tf.ensure_shape(part, (None, *whole.shape[1:])) for part, whole in zip(read_parts, parts, strict=True)
         )
 
-    return tf.data.Dataset.range(0, len(x), PART).map(batch).prefetch(1)
+    # There are no files that several workers could share out.
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+    return tf.data.Dataset.range(0, len(x), PART).map(batch).prefetch(1).with_options(options)

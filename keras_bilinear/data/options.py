@@ -82,6 +82,17 @@ def image_size(data: Any) -> tuple[int, int] | None:
     return (shape[0], shape[1]) if len(shape) == 2 and None not in shape else None
 
 
+def known_size(data: Any) -> tuple[int, int]:
+    """(M, N) of what a data set yields, or a ValueError."""
+    size = image_size(data)
+    if size is None:
+        raise ValueError(
+            "Expected a model with weights, or a data set that tells the shape of an image, under several "
+            "replicas: give the model an `input_shape`. Received: neither"
+        )
+    return size
+
+
 def checked_numbers(options: dict[str, Any]) -> dict[str, int]:
     """Those of the options that count something, as ints, or a ValueError."""
     return {name: check(name, options[name]) for name, check in NUMBERS.items() if options.get(name) is not None}

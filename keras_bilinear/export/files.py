@@ -24,6 +24,7 @@ from keras_bilinear.export.judges import Metric
 from keras_bilinear.export.quiet import without_log
 from keras_bilinear.export.slimming import slim
 from keras_bilinear.export.verification import VerificationReport, checked_data, expect_metric, verified
+from keras_bilinear.parts.replicas import is_chief
 from keras_bilinear.tables import Report, Table
 
 
@@ -72,7 +73,8 @@ def export_saved_model(model: keras.Model, path: str | os.PathLike[str], output:
     """Writes a SavedModel that `tf.saved_model.load` and TF Serving run without Keras and without this package.
 
     Its signature `serving_default` maps `image` (T, M, N) float32, any T, to `probabilities` or `logits` (T, K).
-    Bilinear layers keep their factors. A SavedModel already at `path` is replaced, anything else is not.
+    Bilinear layers keep their factors. A SavedModel already at `path` is replaced, anything else is not. Of several
+    workers only the chief writes.
 
     Args:
         model: One of the four models of this package, or any functional or sequential Keras model that maps an
@@ -90,6 +92,8 @@ def export_saved_model(model: keras.Model, path: str | os.PathLike[str], output:
     recover(target)
     if target.exists() and not is_replaceable(target):
         raise ValueError(f"Expected `path` to be free, or a SavedModel to replace. Received: path={str(path)!r}")
+    if not is_chief(model.distribute_strategy):
+        return
     module, serve = graph.traced(batch_size=None)
     with temporary_sibling(target) as new, without_log():
         tf.saved_model.save(module, str(new), signatures={SIGNATURE: serve})
@@ -111,6 +115,8 @@ def export_tflite(
     metric: Metric | None = None,
 ) -> ExportReport:
     """Writes a TFLite file with built-in operators only; the same model gives the same bytes.
+
+    Of several workers only the chief writes, all others return the same report.
 
     Its signature `serving_default` maps `image` (batch_size, M, N) to `probabilities` or `logits`
     (batch_size, K). The runtime does not check the shape of an image: the caller must. Its metadata say, as JSON,
@@ -193,9 +199,10 @@ def export_tflite(
     )
     if quantize not in FLOAT_WEIGHTS and float_parameters:
         warn_of_float_weights(report)
-    with temporary_sibling(target) as new:
-        new.write_bytes(content)
-        os.replace(new, target)
+    if is_chief(model.distribute_strategy):
+        with temporary_sibling(target) as new:
+            new.write_bytes(content)
+            os.replace(new, target)
     return report
 
 

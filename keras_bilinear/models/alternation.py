@@ -16,6 +16,8 @@ from keras_bilinear.maths import bilinear as bm
 from keras_bilinear.maths.bilinear import Tensor
 from keras_bilinear.models.block_updates import BlockUpdates, expect_block_updates, keep_apart
 from keras_bilinear.models.fitting import fit, refuse_frozen, refuse_replicas
+from keras_bilinear.models.gradients import expect_replicable, over_replicas
+from keras_bilinear.models.workers import Workers
 from keras_bilinear.monitoring.fit_record import FitRecord
 from keras_bilinear.monitoring.model_in_words import summary_lines
 from keras_bilinear.monitoring.progress import tell
@@ -24,6 +26,7 @@ from keras_bilinear.parts.factored_layer import SMALL_FILES
 from keras_bilinear.parts.layers_within import factored_layers, named_factored_layers, named_layers
 from keras_bilinear.parts.log_names import logs_of_step
 from keras_bilinear.parts.optimizers import BlockLineSearch, inner_optimizer
+from keras_bilinear.parts.replicas import expect_mirrored
 from keras_bilinear.parts.schedule import BlockSchedule
 
 if TYPE_CHECKING:
@@ -33,7 +36,7 @@ else:
     Host = object
 
 
-class AlternatingTraining(Host):
+class AlternatingTraining(Workers, Host):
     """Mixed into a `keras.Model` whose factors are trained block by block (Algorithms 1 and 2).
 
     One train_step sends gradients to the active block only; the others stay bit-identical under any optimizer,
@@ -109,12 +112,18 @@ class AlternatingTraining(Host):
 
     def compile(self, optimizer: Any = "adam", loss: Any = None, **kwargs: Any) -> None:
         """As `keras.Model.compile`; refuses what the alternation cannot honour."""
-        optimizer = keras.optimizers.get(optimizer)
+        steps = positive_integer("steps_per_execution", kwargs.get("steps_per_execution", 1))
+        expect_mirrored(self.distribute_strategy, steps)
+        with self.distribute_strategy.scope():
+            optimizer = keras.optimizers.get(optimizer)
         expect_block_updates(optimizer)
-        positive_integer("steps_per_execution", kwargs.get("steps_per_execution", 1))
         self._check_objective(optimizer, loss)
+        if self.distribute_strategy.num_replicas_in_sync > 1 and not isinstance(optimizer, BlockLineSearch):
+            expect_replicable(optimizer, loss, getattr(self, "output_names", ["output"]), kwargs.get("jit_compile"))
+            kwargs["jit_compile"] = False
         before = inner_optimizer(getattr(self, "optimizer", None))
-        super().compile(optimizer=optimizer, loss=loss, **kwargs)
+        with self.distribute_strategy.scope():
+            super().compile(optimizer=optimizer, loss=loss, **kwargs)
         if inner_optimizer(self.optimizer) is not before:
             self.schedule.forget_steps()
         self._optimized = None
@@ -185,7 +194,7 @@ class AlternatingTraining(Host):
         Callbacks that monitor J by any of these names minimise it unless told otherwise.
 
         Raises:
-            ValueError: for unfit data, mini-batches in the exact regime, frozen blocks and several replicas.
+            ValueError: for unfit data, mini-batches in the exact regime and frozen blocks.
         """
         options = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         return fit(self, options, super().fit)
@@ -252,7 +261,7 @@ class AlternatingTraining(Host):
         frozen = [block for block in self.factor_blocks if id(block) not in self._trained] if self.built else []
         return [*super().losses, *(block.regularizer(block) for block in frozen if block.regularizer is not None)]
 
-    def train_step(self, data: Any) -> dict[str, Tensor]:
+    def _step(self, data: Any) -> dict[str, Tensor]:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         with tf.GradientTape() as tape:
             y_pred = self(x, training=True)
@@ -260,14 +269,15 @@ class AlternatingTraining(Host):
             loss = self.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
             scaled = self.optimizer.scale_loss(loss)
         blocks, others = self._blocks, self._other_variables
-        gradients, other_gradients = tape.gradient(scaled, (blocks, others))
+        samples = ops.shape(keras.tree.flatten(y_pred)[0])[0]
+        loss, samples, gradients = over_replicas(loss, samples, tape.gradient(scaled, (blocks, others)))
         active = self.schedule.active.value % len(blocks)
         updates = BlockUpdates(self.optimizer, self.schedule.block_steps, blocks, others)
-        norm, rate, sound = updates.step(active, loss, gradients, other_gradients)
+        norm, rate, sound = updates.step(active, loss, *gradients)
         self.schedule.record(active, norm, steps=ops.cast(sound, "int32"))
         logs = self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
         # The mean over the running epoch, like every metric in the bar; Keras names the tracker "loss".
-        mean_loss = self.schedule.observe(loss, ops.shape(keras.tree.flatten(y_pred)[0])[0])
+        mean_loss = self.schedule.observe(loss, samples)
         return logs | logs_of_step(mean_loss, self.penalty(), rate, active, norm)
 
     def _build_optimizer(self) -> None:

@@ -14,6 +14,7 @@ import tensorflow as tf
 from keras import ops
 
 from keras_bilinear.maths.bilinear import Tensor
+from keras_bilinear.models.gradients import for_the_sum, present
 from keras_bilinear.parts.optimizers import inner_optimizer
 
 
@@ -53,7 +54,7 @@ class BlockUpdates:
     ):
         self.optimizer, self.inner = optimizer, inner_optimizer(optimizer)
         self.block_steps, self.blocks, self.others = block_steps, blocks, others
-        self.total = self.inner.iterations.value + 0
+        self.total = tf.convert_to_tensor(self.inner.iterations.value)
         self.apart = kept_apart(self.inner)
 
     def step(
@@ -72,7 +73,8 @@ class BlockUpdates:
 
         def turn(index: int) -> tuple[Tensor, Tensor]:
             gradients, block = block_gradients[index], self.blocks[index]
-            rate = self.move(self.optimizer, index, self.block_steps.value[index], gradients, block)
+            steps = tf.convert_to_tensor(self.block_steps.value)[index]
+            rate = self.move(self.optimizer, index, steps, gradients, block)
             if self.others:
                 self.move(self.inner, len(self.blocks), self.total, other_gradients, self.others)
             self.inner.iterations.assign(self.total + 1)
@@ -99,26 +101,27 @@ class BlockUpdates:
         self.inner.iterations.assign(ops.cast(steps, self.inner.iterations.dtype))
         rate = ops.cast(self.inner.learning_rate, "float32")
         for state, rows in self.apart:
-            state.assign(rows.value[row])
-        optimizer.apply(gradients, variables)
+            state.assign(tf.convert_to_tensor(rows.value)[row])
+        optimizer.apply(for_the_sum(gradients), variables)
         for state, rows in self.apart:
-            rows.assign(ops.scatter_update(rows.value, [[row]], state.value[None]))
+            value = tf.convert_to_tensor(state.value)[None]
+            rows.assign(ops.scatter_update(tf.convert_to_tensor(rows.value), [[row]], value))
         return rate
-
-
-def present(gradients: list[Tensor]) -> list[Tensor]:
-    """Those that there are: the loss may not depend on a variable."""
-    return [gradient for gradient in gradients if gradient is not None]
 
 
 def chosen(index: Tensor, branches: list[Callable[[], Any]]) -> Any:
     """What branch number `index` returns.
 
-    Chosen for all replicas, of which there is one: within a replica some strategies let no branch update variables.
+    Chosen for all replicas together: within a replica some strategies let no branch update variables. The branches
+    are those of the first replica here, so what they hold must be the same in all.
     """
 
     def choose(strategy: tf.distribute.Strategy, index: Tensor) -> Any:
-        return ops.switch(index, [lambda branch=branch: strategy.run(branch) for branch in branches])
+        def of_first(results: Any) -> Any:
+            return tf.nest.map_structure(lambda result: strategy.experimental_local_results(result)[0], results)
+
+        runs = [lambda branch=branch: of_first(strategy.run(branch)) for branch in branches]
+        return ops.switch(of_first(index), runs)
 
     return tf.distribute.get_replica_context().merge_call(choose, args=(index,))
 
@@ -132,8 +135,9 @@ def keep_apart(optimizer: Any, variables: list[keras.Variable], num_blocks: int)
     for state in shared_state(optimizer, variables):
         if id(state) not in apart:
             start = np.repeat(ops.convert_to_numpy(state)[None], num_blocks + 1, axis=0)
+            initial = keras.initializers.Constant(start)
             rows = optimizer.add_variable(
-                start.shape, keras.initializers.Constant(start), state.dtype, name="of_blocks"
+                start.shape, initial, state.dtype, aggregation="only_first_replica", name="of_blocks"
             )
             rows.kept_from = state
 

@@ -18,7 +18,7 @@ from keras_bilinear.data.arrays import (
 )
 from keras_bilinear.data.held_out import train_validation_split
 from keras_bilinear.data.laid_out import laid_out, options_laid_out
-from keras_bilinear.data.mapped import unmapped
+from keras_bilinear.data.mapped import mapped_batches, unmapped
 from keras_bilinear.data.options import Forms, checked_numbers, checked_options
 from keras_bilinear.data.survey import checked_batches, is_stream
 from keras_bilinear.data.unusual import warn_of_one_class, warn_of_scale
@@ -107,10 +107,13 @@ class CheckedCalls(Host):
             # Every class by its number: Keras refuses a data set's classes that are left out.
             weights = class_weights(options["class_weight"], max(self.units, 2))
             options["class_weight"] = dict(enumerate(weights.tolist()))
-        if self._trains_exactly and is_stream(options.get("x")):
+        # Several replicas read all images batch by batch, however they are given.
+        replicas = self._trains_exactly and self.distribute_strategy.num_replicas_in_sync > 1
+        streams = self._trains_exactly and is_stream(options.get("x"))
+        if streams or replicas:
             refuse_quantized(self)
             expect_streamable(self, options, listed(options.get("callbacks")))
-        elif self._trains_exactly and not is_array(options.get("x")):
+        if self._trains_exactly and not streams and not is_array(options.get("x")):
             options |= the_only_batch(*(options.get(name) for name in ("x", "y", "sample_weight")))
         size, batch = self._forms.size, None
         if is_array(options.get("x")):
@@ -121,6 +124,9 @@ class CheckedCalls(Host):
             x, y, weight = keras.utils.unpack_x_y_sample_weight(tuple(options["validation_data"]))
             options["validation_data"] = tuple(self._check(x, y, weight, size=size))
         refuse_frozen(self)
+        if batch is not None and replicas:
+            data = mapped_batches(batch.x, batch.y, batch.weight)
+            options, batch = {**options, "x": data, "y": None, "sample_weight": None, "batch_size": None}, None
         if batch is not None and self._trains_exactly:
             # As tensors already: a data set made of NumPy arrays holds two copies of them.
             batch = Batch(*map(tf.convert_to_tensor, batch))

@@ -11,6 +11,7 @@ from keras_bilinear.data.arrays import Batch
 from keras_bilinear.monitoring.checkpoint import Checkpoint, checkpoint_among
 from keras_bilinear.monitoring.fit_recorder import FitRecorder
 from keras_bilinear.monitoring.progress import Progress, tell_that_less_is_better
+from keras_bilinear.parts.log_names import metrics_of
 from keras_bilinear.parts.model_protocol import BlockModel
 from keras_bilinear.solver.compiled import told
 
@@ -47,7 +48,6 @@ def fit(
         options: As the user gave them to `fit`.
         run: `keras.Model.fit` of the model.
     """
-    refuse_replicas(model)
     checkpoint = checkpoint_among(listed(options.get("callbacks")))
     if checkpoint is not None:
         options = checkpoint.begin(model, options)
@@ -58,7 +58,8 @@ def fit(
             if hasattr(callback, "check_fit"):
                 callback.check_fit(model, options)
         # Nothing has been built or changed up to here.
-        options = model._prepare(options)
+        with model.distribute_strategy.scope():
+            options = model._prepare(options)
         if model.is_exact:
             keep_sweeps_whole(model, options["steps_per_epoch"] or int(options["x"].cardinality()))
         return watched_fit(model, options, callbacks, checkpoint, run)
@@ -88,8 +89,38 @@ def watched_fit(
             checkpoint.check(model, options)
         # First: what the others do as they begin and end an epoch, or the fit, comes after it is noted.
         # But for the one that takes the steps of a stream: without them there is nothing to note.
-        leading = [recorder] if model._streaming is None else [model._streaming, recorder]
+        several = model.distribute_strategy.num_replicas_in_sync > 1
+        first = [model._streaming, WholeMetrics() if several else None]
+        leading = [*(callback for callback in first if callback is not None), recorder]
         return run(**{**options, "callbacks": [*leading, *callbacks]})
+
+
+class WholeMetrics(keras.callbacks.Callback):
+    """Puts the metrics of all replicas in the logs of an epoch: what a step logs is the mean of theirs.
+
+    That mean is wrong where replicas have samples of different numbers.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.results: dict[str, Any] = {}
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self.results = {}
+
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+        self.note()  # Keras begins to measure held-out images by the same metrics
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self.note()
+        if logs is not None:
+            logs.update(self.results)
+
+    def note(self) -> None:
+        """Takes the metrics of training, once an epoch."""
+        self.results = self.results or {
+            name: float(value) for name, value in metrics_of(self.model.get_metrics_result()).items()
+        }
 
 
 def with_own_callbacks(model: Fittable, given: list[keras.callbacks.Callback]) -> list[keras.callbacks.Callback]:
@@ -112,12 +143,12 @@ def keep_sweeps_whole(model: Fittable, steps: int) -> None:
 
 
 def refuse_replicas(model: Fittable) -> None:
-    """Raises a ValueError under a strategy with several replicas, whose factors would drift apart."""
+    """Raises a ValueError for a single step under a strategy with several replicas."""
     replicas = model.distribute_strategy.num_replicas_in_sync
     if replicas > 1:
         raise ValueError(
-            "Alternating training runs on one replica: each replica would solve its block on its own data "
-            f"and the factors would drift apart. Received: a distribution strategy with {replicas} replicas"
+            "Expected `fit` under a distribution strategy with several replicas: it divides each batch among them, "
+            f"and `train_on_batch` would give all of it to each. Received: {replicas} replicas"
         )
 
 

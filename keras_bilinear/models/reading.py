@@ -1,4 +1,7 @@
-"""A reading of all images, batch by batch, inside Keras' own training loop: its `train_step` only adds up."""
+"""A reading of all images, batch by batch, inside Keras' own training loop: its `train_step` only adds up.
+
+Each replica adds up what it reads itself. Only once all images have been read are their sums put together.
+"""
 
 from typing import Any, NamedTuple, Protocol
 
@@ -10,10 +13,14 @@ from keras import ops
 from keras_bilinear.maths import bilinear as bm
 from keras_bilinear.maths.bilinear import Samples, Tensor
 from keras_bilinear.models.full_batch import ExactModel
-from keras_bilinear.parts.log_names import INNER_ITERATIONS, logs_of_step
+from keras_bilinear.parts.log_names import INNER_ITERATIONS, OBJECTIVE, logs_of_step
 from keras_bilinear.parts.losses import targets
+from keras_bilinear.parts.replicas import agree, has_workers, total
 from keras_bilinear.solver.images import Images
 from keras_bilinear.solver.passes import Filters, Sums, sums_of
+
+ON_READ, SUM = tf.VariableSynchronization.ON_READ, tf.VariableAggregation.SUM
+"""A variable that each replica has a value of its own for."""
 
 
 class Totals(NamedTuple):
@@ -39,22 +46,25 @@ class Reading:
         models: How many are looked at together, the present one first.
         size: (K, M, N).
         dtype: What logits are computed in.
+        strategy: Where the replicas are; it is made in the scope of that.
     """
 
-    def __init__(self, models: int, size: tuple[int, int, int], dtype: str):
+    def __init__(self, models: int, size: tuple[int, int, int], dtype: str, strategy: tf.distribute.Strategy):
         K, M, N = size
+        self.strategy = strategy
 
-        def variable(shape: tuple[int, ...], dtype: str) -> tf.Variable:
-            return tf.Variable(tf.zeros(shape, dtype), trainable=False)
+        def variable(shape: tuple[int, ...], dtype: str, is_sum: bool = False) -> tf.Variable:
+            kind = {"synchronization": ON_READ, "aggregation": SUM} if is_sum else {}
+            return tf.Variable(tf.zeros(shape, dtype), trainable=False, **kind)
 
         self.filters = Filters(variable((models, K, M, N), dtype), variable((models, K), dtype))
         self.class_weight = variable((max(K, 2),), dtype)
         self.sums = Sums(
-            variable((models,), "float64"),
-            variable((models - 1, K, M, N), "float64"),
-            variable((models - 1, K), "float64"),
+            variable((models,), "float64", is_sum=True),
+            variable((models - 1, K, M, N), "float64", is_sum=True),
+            variable((models - 1, K), "float64", is_sum=True),
         )
-        self.images = variable((), "int64")
+        self.images = variable((), "int64", is_sum=True)
         self.last = {name: variable((), dtype) for name in ("penalty", "step_size", "grad_norm")}
 
     def begin(self, filters: list[tuple[Tensor, Tensor]], penalty: Tensor) -> None:
@@ -62,8 +72,9 @@ class Reading:
         self.last["penalty"].assign(penalty)
         for variable, values in zip(self.filters, zip(*filters, strict=True), strict=True):
             variable.assign(ops.stack(values))
-        for total in (*self.sums, self.images):
-            total.assign(tf.zeros_like(total))
+        agree(self.strategy, [*self.filters, self.last["penalty"]])
+        for part in (*self.sums, self.images):
+            part.assign(tf.zeros(part.shape, part.dtype))
 
     def note(self, step_size: float, grad_norm: float) -> None:
         """What the logs say of the last step while the next reading runs."""
@@ -72,8 +83,8 @@ class Reading:
 
     def add(self, sums: Sums, images: Tensor) -> None:
         """Adds a batch."""
-        for total, part in zip(self.sums, sums, strict=True):
-            total.assign_add(ops.cast(part, total.dtype))
+        for so_far, part in zip(self.sums, sums, strict=True):
+            so_far.assign_add(ops.cast(part, so_far.dtype))
         self.images.assign_add(ops.cast(images, "int64"))
 
     def weights(self, C: Tensor, sample_weight: Tensor | None) -> Tensor:
@@ -83,9 +94,10 @@ class Reading:
         return w if sample_weight is None else w * ops.cast(ops.reshape(sample_weight, (-1,)), w.dtype)
 
     def totals(self) -> Totals:
-        """What has been added up."""
-        images = int(self.images.numpy())
-        V, G, shares = (total.numpy() / max(images, 1) for total in self.sums)
+        """What has been added up, by all replicas together."""
+        *sums, count = total(self.strategy, [*self.sums, self.images])
+        images = int(count)
+        V, G, shares = (part.numpy() / max(images, 1) for part in sums)
         return Totals(V, G, shares, images)
 
 
@@ -109,7 +121,8 @@ def reading_step(model: ReadModel, data: Any) -> dict[str, Tensor]:
     sums, z = sums_of(X, Samples(C, w), Filters(*map(tf.convert_to_tensor, reading.filters)))
     reading.add(sums, ops.shape(z)[0])
     logs = model.compute_metrics(x, y, bm.probabilities(z), sample_weight=w)
-    V = reading.sums.V[0] / ops.cast(reading.images, "float64")
+    # Of the images that this replica has read, of which there may be none yet; Keras shows the mean of all.
+    V = tf.math.divide_no_nan(tf.convert_to_tensor(reading.sums.V)[0], ops.cast(reading.images, "float64"))
     last = {name: tf.convert_to_tensor(value) for name, value in reading.last.items()}
     step = logs_of_step(
         ops.cast(V, dtype) + last["penalty"],
@@ -118,4 +131,6 @@ def reading_step(model: ReadModel, data: Any) -> dict[str, Tensor]:
         ops.zeros((), "int32"),
         last["grad_norm"],
     )
+    if has_workers(reading.strategy):
+        return {OBJECTIVE: step[OBJECTIVE]}  # Keras lets the workers talk about each log in each step
     return {**logs, **step, INNER_ITERATIONS: ops.ones((), "int32")}

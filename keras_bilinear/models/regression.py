@@ -8,6 +8,7 @@ from keras import ops
 
 from keras_bilinear.arguments import boolean, non_negative, plain_text, positive, positive_integer
 from keras_bilinear.data.arrays import Batch
+from keras_bilinear.data.options import known_size
 from keras_bilinear.maths.bilinear import Samples, Tensor
 from keras_bilinear.models.alternation import AlternatingTraining
 from keras_bilinear.models.checked_calls import CheckedCalls
@@ -99,9 +100,10 @@ class ImageRegression(Measured, OnImages, CheckedCalls, AlternatingTraining, ker
                 many (see `BlockLineSearch.steps_are_large`), or else traced once for all models of any size.
             **kwargs: As in Keras.
         """
-        optimizer = BlockLineSearch() if optimizer is None else optimizer
-        loss = CrossEntropy() if loss is None else loss
-        metrics = [Accuracy()] if isinstance(metrics, str) and metrics == "default" else metrics
+        with self.distribute_strategy.scope():
+            optimizer = BlockLineSearch() if optimizer is None else optimizer
+            loss = CrossEntropy() if loss is None else loss
+            metrics = [Accuracy()] if isinstance(metrics, str) and metrics == "default" else metrics
         if isinstance(optimizer, BlockLineSearch):
             # Blocks are solved in float32 at least, so there is no loss to scale under mixed precision.
             kwargs["auto_scale_loss"] = False
@@ -145,6 +147,8 @@ class ImageRegression(Measured, OnImages, CheckedCalls, AlternatingTraining, ker
 
     def _prepare(self, options: dict[str, Any]) -> dict[str, Any]:
         if self._training_data is None:
+            if not self.built and self.distribute_strategy.num_replicas_in_sync > 1:
+                self.build((None, *known_size(options["x"])))  # a step within replicas cannot
             return prepare_stream(self, options) if self._trains_exactly else options
         self._compile_if_needed()
         self._build_for(self._training_data)
@@ -160,9 +164,12 @@ class ImageRegression(Measured, OnImages, CheckedCalls, AlternatingTraining, ker
         as those of the metrics, is thrown away and made again.
         """
         if not self.built:
-            self.build((None, *batch.x.shape[1:]))
+            with self.distribute_strategy.scope():
+                self.build((None, *batch.x.shape[1:]))
         if self.compiled and not self._compiled_parts_built:
             self._build_optimizer()
+            if self.distribute_strategy.num_replicas_in_sync > 1:
+                return  # metrics have a value for each replica, and are built within them
             x, y, weight = (part[:1] for part in batch)
             y_pred = self(x)
             self.compute_loss(x, y, y_pred, weight)
@@ -206,9 +213,9 @@ class ImageRegression(Measured, OnImages, CheckedCalls, AlternatingTraining, ker
         finally:
             self.run_eagerly = asked
 
-    def train_step(self, data: Any) -> dict[str, Tensor]:
+    def _step(self, data: Any) -> dict[str, Tensor]:
         if not self.is_exact:
-            return super().train_step(data)
+            return super()._step(data)
         return exact_step(self, *data) if self._streaming is None else reading_step(self, data)
 
     def _solve_active_block(self, X: Images, samples: Samples, active: Tensor) -> Solution:

@@ -24,13 +24,15 @@ class Fitted(Protocol):
 
 def expect_streamable(model: Fitted, options: dict[str, Any], callbacks: list[Any]) -> None:
     """Raises a ValueError for what needs all images in memory, or is told twice."""
-    is_data_set(*(options.get(name) for name in ("x", "y", "sample_weight")))  # or a ValueError
-    check_split(options.get("validation_split"), is_divisible=False)
+    if is_data_set(options.get("x")):
+        is_data_set(*(options.get(name) for name in ("x", "y", "sample_weight")))  # or a ValueError
+        check_split(options.get("validation_split"), is_divisible=False)
     optimizer = model.optimizer if model.compiled else BlockLineSearch()
     if (optimizer.blocks, optimizer.inner) != ("joint", "cg"):
         raise ValueError(
-            'Expected blocks="joint" and inner="cg", the defaults, with a data set of several batches: all others '
-            f"need all images in memory. Received: blocks={optimizer.blocks!r}, inner={optimizer.inner!r}"
+            'Expected blocks="joint" and inner="cg", the defaults, with a data set of several batches or several '
+            "replicas: all others need all images in memory. Received: "
+            f"blocks={optimizer.blocks!r}, inner={optimizer.inner!r}"
         )
     if any(isinstance(getattr(callback, "save_freq", None), int) for callback in backups(callbacks)):
         raise ValueError(

@@ -18,6 +18,7 @@ from keras_bilinear.models.reading import Reading, ReadModel, Totals
 from keras_bilinear.models.stream_options import expect_whole_passes, streamed_options, tell_of_reading
 from keras_bilinear.parts import log_names as log
 from keras_bilinear.parts.losses import targets
+from keras_bilinear.parts.replicas import agree, of_first
 from keras_bilinear.solver.between_passes import TRIALS, Line, after, doubted, first_line, forgotten, shortened
 from keras_bilinear.solver.descent import Solution
 from keras_bilinear.solver.images import Images
@@ -35,6 +36,8 @@ class StreamedModel(ReadModel, Protocol):
     """What the steps between readings ask of a model."""
 
     stop_training: bool
+    distribute_strategy: tf.distribute.Strategy
+    trainable_variables: list[keras.Variable]
     input_scale: float
     image_size: tuple[int, int]
     _streaming: Any
@@ -103,6 +106,7 @@ class Streaming(keras.callbacks.Callback):
         self.X = Images(ops.cast(given.pixels, dtype), given.scale)
         self.samples = Samples(targets(y, model.units, dtype), ops.cast(weight, dtype))
         self.memory = Memory(self.problem.flat(model._parameters(dtype)), (model.units, *x.shape[1:3]))
+        self.strategy = model.distribute_strategy
         self.tried: list[Parameters] = []
         self.decrease_in_sight = np.inf
         self.news: dict[str, Any] = {}
@@ -116,6 +120,7 @@ class Streaming(keras.callbacks.Callback):
         self.memory.is_known.assign(0)  # unless a checkpoint, which comes later, knows more
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        agree(self.strategy, self.model.trainable_variables)  # another callback may have changed them
         at, problem = self.model._parameters(self.X.dtype), self.problem
         if not self.goes_on(at):
             self.memory.keep(first_line(self.way_on_sketch(at)))
@@ -123,6 +128,7 @@ class Streaming(keras.callbacks.Callback):
             self.memory.failures.assign(0)
         elif not bool(ops.equal(self.memory.alpha.value, problem.alpha)):
             self.aim(at, problem, forgotten(self.memory.recall()))
+        agree(self.strategy, self.memory.variables)
         line = self.memory.recall()
         self.tried = [at, *(problem.moved(at, eta * line.d) for eta in line.steps)]
         self.model._reading.begin([problem.filters(each) for each in self.tried], problem.penalty(at))
@@ -177,6 +183,7 @@ class Streaming(keras.callbacks.Callback):
             self.broken_off(totals)
             return
         J = totals.V + np.array([float(self.problem.penalty(each)) for each in self.tried])
+        (J,) = (part.numpy() for part in of_first(self.strategy, [tf.convert_to_tensor(J)]))
         self.expect_same(totals.V[0])
         self.take(totals, np.where(np.isfinite(J), J, np.inf))
         self.tried = []
@@ -195,7 +202,8 @@ class Streaming(keras.callbacks.Callback):
         if self.memory.is_known.numpy() and not abs(V - before) <= SAME_V * abs(before) + TINY_V:
             raise ValueError(
                 f"Expected the same images in every pass. Received: V of the same weights changed from one pass to "
-                f"the next, {before:.6g} to {V:.6g}. Remove random augmentation, or use a Keras optimizer."
+                f"the next, {before:.6g} to {V:.6g}. Remove random augmentation, or use a Keras optimizer; with "
+                "several workers, give `shuffle` a `seed`."
             )
 
     def take(self, totals: Totals, J: np.ndarray) -> None:
@@ -219,6 +227,7 @@ class Streaming(keras.callbacks.Callback):
         memory.left.assign(problem.flat(self.model._parameters(self.X.dtype)))
         for variable, value in ((memory.V, totals.V[best]), (memory.is_known, 1), (memory.failures, failures)):
             variable.assign(value)
+        agree(self.strategy, [*self.model.trainable_variables, *memory.variables])
         self.tell(line, J[0], J[best], float(problem.penalty(self.tried[best])), best)
 
     def tell(self, line: Line, before: float, J: float, penalty: float, best: int) -> None:
@@ -249,7 +258,8 @@ def prepare_stream(model: StreamedModel, options: dict[str, Any]) -> dict[str, A
     model._build_for(found.sketch)
     model.schedule.begin_fit()
     if model._reading is None:
-        model._reading = Reading(1 + len(TRIALS), (model.units, *model.image_size), model._solver_dtype)
+        size, strategy = (model.units, *model.image_size), model.distribute_strategy
+        model._reading = Reading(1 + len(TRIALS), size, model._solver_dtype, strategy)
     model._reading.class_weight.assign(class_weights(class_weight or {}, max(model.units, 2)))
     model._streaming = Streaming(model, found, lambda: checked_batches(*data))
     return streamed_options(options, found)

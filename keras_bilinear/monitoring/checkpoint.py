@@ -20,6 +20,7 @@ from keras_bilinear.monitoring.progress import tell
 from keras_bilinear.monitoring.same_fit import OF_THE_FIT, arrays_among, digest_of, expect_settings, settings_of
 from keras_bilinear.parts.layers_within import factored_layers
 from keras_bilinear.parts.model_protocol import BlockModel, is_linear
+from keras_bilinear.parts.replicas import is_chief, numbers_of_workers, wait_for_all
 
 LEFT: weakref.WeakKeyDictionary[keras.Model, tuple[str, str]] = weakref.WeakKeyDictionary()
 """The settings that the last fit of a model began with, and those it left, if its file is there to go on from."""
@@ -37,6 +38,9 @@ class Checkpoint(keras.callbacks.Callback):
 
     Only the same fit goes on: the model, its optimizer and loss, the arrays it is fitted to and how they are
     batched must be those the file was made with; only `epochs` may change. What is refused changes nothing.
+
+    With several workers only the chief writes the file, and all of them read it: it is on a disk they share. One
+    that is killed takes the others with it; start all of them again.
 
     Two things are not in the file. Other callbacks begin anew with what they keep for themselves, such as the
     patience of `EarlyStopping`, the best value of `ModelCheckpoint` and the state of a learning-rate schedule that
@@ -71,7 +75,7 @@ class Checkpoint(keras.callbacks.Callback):
         self._data = self._settings = ""
         self._options: dict[str, Any] = {}
         self._epochs = self._done = 0
-        self._is_over = False
+        self._is_over, self._is_chief = False, True
 
     def begin(self, model: BlockModel, options: dict[str, Any]) -> dict[str, Any]:
         """Called by `fit` before all else: its options, to go on where the file ends; changes nothing."""
@@ -82,7 +86,8 @@ class Checkpoint(keras.callbacks.Callback):
         began, left = LEFT.get(model, ("", ""))
         if self._settings == left:
             self._settings = began  # what is another now, that fit has changed, as a learning-rate schedule does
-        self._place, self._found, self._is_over = usable(self.path), None, False
+        self._is_chief = is_chief(model.distribute_strategy)
+        self._place, self._found, self._is_over = usable(self.path, self._is_chief), None, False
         self._data = digest_of(arrays_among([options.get(name) for name in ("x", "y", "sample_weight")]))
         if not self._place.exists():
             return options
@@ -133,6 +138,7 @@ class Checkpoint(keras.callbacks.Callback):
         self.set_model(None)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        self._expect_one_epoch()
         if self._place is None:
             raise ValueError(
                 "Expected the `fit` of a model that trains block by block, such as BilinearSoftmaxRegression. "
@@ -160,13 +166,25 @@ class Checkpoint(keras.callbacks.Callback):
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         assert self._place is not None
-        if self.delete_checkpoint:
-            self._place.unlink(missing_ok=True)
-        else:
+        if not self.delete_checkpoint:
             self._save(finished=True)
+        elif self._is_chief:
+            self._place.unlink(missing_ok=True)
+        wait_for_all(self.model.distribute_strategy)  # or another fit could find the file of this one
+
+    def _expect_one_epoch(self) -> None:
+        """Raises a ValueError unless all workers go on from the same epoch."""
+        done = numbers_of_workers(self.model.distribute_strategy, self._done)
+        if len(set(done)) > 1:
+            raise ValueError(
+                f"Expected all workers to find the same file {self.path!r}, on a disk they share. Received: files "
+                f"after {', '.join(map(str, done))} epochs"
+            )
 
     def _save(self, finished: bool) -> None:
         assert self._place is not None
+        if not self._is_chief:
+            return
         earlier = 0 if self._found is None else self._found.facts["epochs"]
         facts = {
             "epoch": self._done,

@@ -87,8 +87,10 @@ def local_path(path: Any) -> str:
     return text
 
 
-def usable(path: str) -> Path:
+def usable(path: str, to_write: bool = True) -> Path:
     """The place behind `path`, links followed, free of what killed processes have left beside it.
+
+    To read, it is left as it is.
 
     Raises:
         ValueError: if there can be no file, or none that is read, and replaced by others.
@@ -99,9 +101,10 @@ def usable(path: str) -> Path:
             raise ValueError(f"Expected `path` to be a file. Received: path={path!r}, which is none")
         if not target.parent.is_dir():
             raise ValueError(f"Expected an existing folder {target.parent}. Received: path={path!r}")
-        remove_leftovers(target)
-        with temporary_sibling(target) as trial:
-            trial.touch()
+        if to_write:
+            remove_leftovers(target)
+            with temporary_sibling(target) as trial:
+                trial.touch()
         if target.exists():
             target.open("rb").close()
     except (OSError, RuntimeError) as error:  # before Python 3.13, a loop of links is a RuntimeError

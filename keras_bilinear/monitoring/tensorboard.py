@@ -11,6 +11,7 @@ from keras_bilinear.arguments import count, one_of, positive_integer
 from keras_bilinear.monitoring import curves
 from keras_bilinear.parts.model_protocol import BlockModel, expect_schedule
 from keras_bilinear.parts.optimizers import inner_optimizer
+from keras_bilinear.parts.replicas import is_chief
 from keras_bilinear.stopping.certificate import certificate_of_fit, expect_data_of_fit
 
 
@@ -67,7 +68,8 @@ class BilinearTensorBoard(keras.callbacks.Callback):
             positive_integer("update_freq", update_freq)
         self.image_freq = None if image_freq is None else count("image_freq", image_freq)
         self.certificate_freq = count("certificate_freq", certificate_freq)
-        # An EventLog while a fit runs; that module needs tensorboard, this one may be imported without.
+        # An EventLog while a fit runs, of several workers only with the chief; that module needs tensorboard, this
+        # one may be imported without.
         self._log: Any = None
         self._waiting = self._batches = 0
 
@@ -76,7 +78,8 @@ class BilinearTensorBoard(keras.callbacks.Callback):
         expect_schedule(model)
         if self.certificate_freq:
             expect_data_of_fit(model, options)
-        expect_writable(self.log_dir)
+        if is_chief(model.distribute_strategy):
+            expect_writable(self.log_dir)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         expect_schedule(self.model)  # `keras.Model.fit` calls no `check_fit`
@@ -87,11 +90,13 @@ class BilinearTensorBoard(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         # Not as the fit begins: only now have all callbacks restored what they restore.
-        if self._log is None:
+        if self._log is None and is_chief(self.model.distribute_strategy):
             self._open(epoch)
         self._batches = 0
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        if self._log is None:
+            return
         if not self._is_described:
             self._describe()
         # `batch` is the last one of a group that was executed together.
@@ -102,6 +107,8 @@ class BilinearTensorBoard(keras.callbacks.Callback):
         self._log.scalars(curves.of_step(logs or {}), iterations(self.model))
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        if self._log is None:
+            return
         self._epoch = epoch + 1
         values = curves.of_epoch(self.model, logs or {})
         if self.certificate_freq and self._epoch % self.certificate_freq == 0:

@@ -20,6 +20,7 @@ class BlockModel(Protocol):
     loss: Any
     layers: Sequence[keras.layers.Layer]
     variables: list[keras.Variable]
+    distribute_strategy: Any
     schedule: BlockSchedule
     _last_fit: Any  # a FitRecord or None
     _training_data: tuple[Any, Any, Any] | None  # images (T, M, N), labels, weights (T,) of a fit to arrays

@@ -43,7 +43,13 @@ class BlockSchedule(keras.layers.Layer):
     def _state(self, name: str, dtype: str, shape: tuple[int, ...] = (), start: float = 0.0) -> keras.Variable:
         initializer = keras.initializers.Constant(start)
         variable = self.add_weight(
-            name=name, shape=shape, dtype=dtype, initializer=initializer, trainable=False, autocast=False
+            name=name,
+            shape=shape,
+            dtype=dtype,
+            initializer=initializer,
+            trainable=False,
+            autocast=False,
+            aggregation="only_first_replica",  # all have the same
         )
         # No part of what the model computes, and not finite before the first sweep.
         variable.is_training_state = True
