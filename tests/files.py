@@ -85,6 +85,11 @@ def run(path, x, output="probabilities", batch=1):
     return np.concatenate([serve(image=x[t : t + batch])[output] for t in range(0, len(x), batch)])
 
 
+def computed(network, x):
+    """What any Keras model computes, as `predict` does, without the graph that `predict` makes first."""
+    return keras.tree.map_structure(keras.ops.convert_to_numpy, network(x, training=False))
+
+
 @contextlib.contextmanager
 def dtype_policy(name):
     """Keras' policy for the layers that are made within."""

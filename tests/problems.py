@@ -11,6 +11,10 @@ class Problem(NamedTuple):
     A: np.ndarray
     B: np.ndarray
 
+    def data(self):
+        """(x, y), as a fit takes them."""
+        return self.X.astype("float32"), self.y
+
 
 def random_factors(L=2, M=5, N=4, K=3, seed=0):
     rng = np.random.default_rng(seed)

@@ -32,6 +32,7 @@ def expect_refusal(model, message, x=X, y=Y, **options):
         np.testing.assert_array_equal(was, now)
 
 
+@pytest.fixture(scope="module")
 def models():
     """An unbuilt one, a built one within a sweep, one for mini-batches, and a network."""
     within = kb.BilinearSoftmaxRegression(K, rank=2, seed=0)
@@ -45,7 +46,6 @@ def models():
     return {"unbuilt": kb.BilinearSoftmaxRegression(K, 2), "within": within, "mini": mini, "network": network}
 
 
-MODELS = models()
 NAMES = ["unbuilt", "within", "mini", "network"]
 
 
@@ -81,8 +81,8 @@ NAMES = ["unbuilt", "within", "mini", "network"]
         ({"callbacks": ["early"]}, "`callbacks` to be objects"),
     ],
 )
-def test_options_that_no_fit_could_use_change_nothing(name, options, message):
-    expect_refusal(MODELS[name], message, **options)
+def test_options_that_no_fit_could_use_change_nothing(models, name, options, message):
+    expect_refusal(models[name], message, **options)
 
 
 @pytest.mark.parametrize("name", ["unbuilt", "within", "mini"])
@@ -104,9 +104,9 @@ def test_options_that_no_fit_could_use_change_nothing(name, options, message):
         (lambda: (batch for batch in ()), "`validation_data` to yield batches"),
     ],
 )
-def test_validation_data_of_any_kind_are_checked_first(name, validation, message):
+def test_validation_data_of_any_kind_are_checked_first(models, name, validation, message):
     given = validation() if callable(validation) else validation
-    expect_refusal(MODELS[name], message, validation_data=given)
+    expect_refusal(models[name], message, validation_data=given)
 
 
 @pytest.mark.parametrize("name", ["unbuilt", "within", "mini"])
@@ -128,18 +128,17 @@ def test_validation_data_of_any_kind_are_checked_first(name, validation, message
         (data_set(y=Y.astype(str), batch=T), "BilinearClassifier takes labels of any kind"),
     ],
 )
-def test_training_sets_of_another_kind_are_refused(name, x, message):
-    expect_refusal(MODELS[name], message, x=x, y=None)
+def test_training_sets_of_another_kind_are_refused(models, name, x, message):
+    expect_refusal(models[name], message, x=x, y=None)
 
 
-@pytest.mark.parametrize("name", ["mini", "network"])
-def test_a_training_set_without_an_end_needs_steps(name):
+def test_a_training_set_without_an_end_needs_steps(models):
     with pytest.raises(ValueError, match="Expected `steps_per_epoch` with data that never end"):
-        MODELS["mini"].fit(data_set().repeat(), verbose=0)
+        models["mini"].fit(data_set().repeat(), verbose=0)
 
 
-def test_a_data_set_cannot_be_divided():
-    expect_refusal(MODELS["mini"], "give `validation_data`", x=data_set(), y=None, validation_split=0.5)
+def test_a_data_set_cannot_be_divided(models):
+    expect_refusal(models["mini"], "give `validation_data`", x=data_set(), y=None, validation_split=0.5)
 
 
 def test_callbacks_refuse_before_the_model_is_built(tmp_path):
@@ -190,8 +189,8 @@ def test_options_that_are_fine_are_taken():
 
 
 @pytest.mark.parametrize("options", [{"batch_size": 0}, {"batch_size": []}, {"steps": -1}, {"steps": "2"}])
-def test_evaluate_and_predict_check_their_numbers_too(options):
-    model = MODELS["within"]
+def test_evaluate_and_predict_check_their_numbers_too(models, options):
+    model = models["within"]
     for call in (
         lambda: model.evaluate(X, Y, verbose=0, **options),
         lambda: model.predict(X, verbose=0, **options),

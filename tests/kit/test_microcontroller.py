@@ -86,9 +86,9 @@ def function_file(function, *shape):
 # On the interpreter ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("K", [10, 1])
 @pytest.mark.parametrize(
-    ("quantize", "io"), [("int8", "float32"), ("int8", "int8"), ("int8", "uint8"), ("int16x8", "float32")]
+    ("K", "quantize", "io"),
+    [(10, "int8", "int8"), (10, "int8", "uint8"), (1, "int8", "float32"), (1, "int16x8", "float32")],
 )
 def test_quantized_files_agree_with_keras(file, models, digits, K, quantize, io):
     x, y = digits

@@ -18,6 +18,7 @@ from keras_bilinear.maths.bilinear import canonical_factors
 from keras_bilinear.monitoring.curves import of_ranks, pictures
 from keras_bilinear.monitoring.pictures import mosaic
 from tests.event_files import curves, read
+from tests.interruptions import Interrupt
 from tests.problems import planted
 
 pytestmark = pytest.mark.filterwarnings("ignore::keras_bilinear.callbacks.ConvergenceWarning")
@@ -30,14 +31,13 @@ OPTIMIZERS = {
 
 
 def data(T=80):
-    problem = planted(T=T)
-    return problem.X.astype("float32"), problem.y
+    return planted(T=T).data()
 
 
 def make(regime="joint", rank=2):
     model = kb.BilinearSoftmaxRegression(3, rank, alpha=0.02, seed=0)
     # The solver is traced once for all models, and the step around it is not worth a trace.
-    model.compile(OPTIMIZERS[regime](), run_eagerly=regime != "adam")
+    model.compile(OPTIMIZERS[regime](), run_eagerly=True)
     return model
 
 
@@ -45,7 +45,7 @@ def fit(model, *callbacks, epochs=5, **options):
     x, y = data()
     options = {"verbose": 0, "shuffle": False, "validation_data": data(30), **options}
     if not model.is_exact:
-        options["batch_size"] = 20
+        options["batch_size"] = 40
     return model.fit(x, y, epochs=epochs, callbacks=list(callbacks), **options)
 
 
@@ -107,7 +107,7 @@ def test_each_block_has_its_gradient_and_its_updates(watched):
     if not watched.model.is_exact:
         # A block that was never up has no gradient yet.
         assert [drawn[f"gradient/{name}"][0][0] for name in ("a1", "b1", "a2", "b2")] == [1, 2, 3, 4]
-        assert drawn["updates/b1"] == ([1, 2, 3, 4, 5, 6], [0, 4, 4, 4, 4, 8])  # a stair, no zigzag
+        assert drawn["updates/b1"] == ([1, 2, 3, 4, 5, 6], [0, 2, 2, 2, 2, 4])  # a stair, no zigzag
         assert drawn["blocks/active"][1] == [0, 1, 2, 3, 0, 1]
         assert not any(tag.startswith("step/") for tag in drawn)
         return
@@ -120,7 +120,7 @@ def test_each_block_has_its_gradient_and_its_updates(watched):
 
 
 def test_steps_are_written_as_often_as_asked(tmp_path):
-    expected = {"epoch": [], "batch": list(range(1, 21)), 6: [6, 12, 18]}
+    expected = {"epoch": [], "batch": list(range(1, 11)), 3: [3, 6, 9]}
     each = {
         frequency: BilinearTensorBoard(tmp_path / str(frequency), update_freq=frequency) for frequency in expected
     }
@@ -249,8 +249,8 @@ def test_a_network_with_two_bilinear_layers(tmp_path):
     two = [kb.BilinearDense(3, rank, name=name)(image) for name, rank in (("u", 1), ("v", 2))]
     model = kb.AlternatingModel(image, keras.layers.add(two))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile("adam", loss)
-    model.fit(x, y, epochs=6, verbose=0, callbacks=[BilinearTensorBoard(tmp_path)])
+    model.compile("adam", loss, run_eagerly=True)
+    model.fit(x, y, epochs=6, batch_size=80, verbose=0, callbacks=[BilinearTensorBoard(tmp_path)])
     drawn = curves(tmp_path)
     assert {"gradient/u/a1", "gradient/v/b2", "ranks/u/0", "singular_values/v/2/2"} <= set(drawn)
     assert "filters/v/b" in read(tmp_path).Tags()["tensors"]
@@ -272,7 +272,7 @@ def test_while_ranks_grow(tmp_path):
 def test_a_data_set_builds_the_model_with_its_first_batch(tmp_path):
     model = kb.BilinearSoftmaxRegression(3, 2, seed=0)
     model.compile("adam", run_eagerly=True)
-    batches = tf.data.Dataset.from_tensor_slices(data()).batch(20)
+    batches = tf.data.Dataset.from_tensor_slices(data()).batch(40)
     model.fit(batches, epochs=2, verbose=0, shuffle=False, callbacks=[BilinearTensorBoard(tmp_path)])
     assert curves(tmp_path)["objective/J"][0] == [1, 2]
     assert "66 factors" in read(tmp_path).Tensors("model")[0].tensor_proto.string_val[0].decode()
@@ -346,29 +346,14 @@ def test_beside_the_tensorboard_callback_of_keras(frequency, tmp_path):
     for name in ("first", "second", "alone"):
         fit(make(regime), *callbacks(name), epochs=3)
     for name in ("first", "second"):
-        assert curves(tmp_path / name)["step/J"][0] == list(range(1, 13))
+        assert curves(tmp_path / name)["step/J"][0] == list(range(1, 13 if regime == "factor" else 7))
         assert curves(tmp_path / name)["objective/J"][0] == [1, 2, 3]
         for part in ("train", "validation"):
             assert curves(tmp_path / name / part) == curves(tmp_path / "alone" / part)
     assert curves(tmp_path / "alone" / "train")
 
 
-class Break(keras.callbacks.Callback):
-    """Interrupts a fit as a lost machine would: in the middle of an epoch, after so many of its steps."""
-
-    def __init__(self, epoch, step):
-        super().__init__()
-        self.place, self.epoch = (epoch, step), None
-
-    def on_epoch_begin(self, epoch, logs=None):
-        self.epoch = epoch
-
-    def on_train_batch_end(self, batch, logs=None):
-        if (self.epoch, batch) == self.place:
-            raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize(("regime", "ours_first"), [("factor", True), ("factor", False), ("adam", True)])
+@pytest.mark.parametrize(("regime", "ours_first"), [("factor", False), ("adam", True)])
 def test_a_resumed_run_has_the_curves_of_one_that_was_never_interrupted(regime, ours_first, tmp_path):
     def callbacks(name):
         pair = [
@@ -379,7 +364,7 @@ def test_a_resumed_run_has_the_curves_of_one_that_was_never_interrupted(regime, 
 
     fit(make(regime), *callbacks("straight"), epochs=7)
     with pytest.raises(KeyboardInterrupt):
-        fit(make(regime), *callbacks("broken"), Break(epoch=3, step=2), epochs=7)
+        fit(make(regime), *callbacks("broken"), Interrupt(3, 1), epochs=7)
     assert list((tmp_path / "broken").glob("events*"))
     fit(make(regime), *callbacks("broken"), epochs=7)
     straight, broken = curves(tmp_path / "straight"), curves(tmp_path / "broken")

@@ -80,7 +80,7 @@ def test_the_decrease_is_that_which_ends_the_fit(fitted):
 
 def test_mini_batches_count_epochs_and_show_what_passes_the_turn(few_digits):
     model = kb.BilinearSoftmaxRegression(10, 1, seed=0)
-    model.compile(keras.optimizers.Adam(0.01), metrics=[])
+    model.compile(keras.optimizers.Adam(0.01), metrics=[], run_eagerly=True)
     stop = kb.callbacks.BlockConvergence(rtol=0.0, block_rtol=0.02)
     with pytest.warns(kb.callbacks.ConvergenceWarning):
         history = model.fit(*few_digits, epochs=2, verbose=0, callbacks=[stop])
@@ -146,10 +146,8 @@ def test_fits_that_gain_nothing_can_be_drawn(tmp_path):
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), None])
-def test_values_that_are_not_finite_are_marked_on_the_axis(bad, tmp_path):
-    logs = {"objective": [1.0, bad, 0.5, 0.4], "accuracy": [0.1, 0.2, 0.3, 0.4]}
-    figure = plot_convergence(logs, tmp_path / "odd.png")
-    assert is_picture(tmp_path / "odd.png")
+def test_values_that_are_not_finite_are_marked_on_the_axis(bad):
+    figure = plot_convergence({"objective": [1.0, bad, 0.5, 0.4], "accuracy": [0.1, 0.2, 0.3, 0.4]})
     objective, decrease, _ = figure.axes
     curve, marks = objective.lines
     np.testing.assert_array_equal(curve.get_ydata(), [1.0, np.nan, 0.5, 0.4])
@@ -164,8 +162,8 @@ def test_a_fit_without_any_finite_value_can_be_drawn(tmp_path):
 
 
 @pytest.mark.parametrize(("sweeps", "marker"), [(30, "."), (1000, "")])
-def test_many_sweeps_have_no_dots(sweeps, marker, tmp_path):
-    figure = plot_convergence({"objective": 1 + 1 / np.arange(1, sweeps + 1)}, tmp_path / "long.png")
+def test_many_sweeps_have_no_dots(sweeps, marker):
+    figure = plot_convergence({"objective": 1 + 1 / np.arange(1, sweeps + 1)})
     assert fits_the_page(figure)
     assert {line.get_marker() for panel in figure.axes for line in panel.lines} == {marker}
 

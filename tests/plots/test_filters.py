@@ -85,8 +85,9 @@ def test_several_models_stand_below_each_other():
         assert first.get_position().y0 > second.get_position().y1
 
 
-@pytest.mark.parametrize("units", [1, 2, 10])
-@pytest.mark.parametrize("shape", [(8, 8), (1, 12), (40, 3)])
+@pytest.mark.parametrize(
+    ("units", "shape"), [(1, (40, 3)), (2, (1, 12)), (10, (8, 8)), (10, (1, 12)), (10, (40, 3))]
+)
 def test_panels_stay_inside_the_picture_and_apart(units, shape):
     figure = plot_filters([bilinear(units, shape=shape), linear(units, shape)])
     boxes = [panel.get_position() for panel in figure.axes]
@@ -95,24 +96,14 @@ def test_panels_stay_inside_the_picture_and_apart(units, shape):
         assert not any(box.overlaps(other) for other in boxes[:i])
 
 
-@pytest.mark.parametrize("units", [1, 3, 10])
+@pytest.mark.parametrize("units", [1, 10])
 def test_labels_are_not_cut_off_and_legible(units):
     assert fits_the_page(plot_filters([bilinear(units, rank=3), linear(units)]))
 
 
 def test_names_of_two_words_do_not_touch():
-    names = [
-        "T-shirt/top",
-        "Trouser",
-        "Pullover",
-        "Dress",
-        "Coat",
-        "Sandal",
-        "Shirt",
-        "Sneaker",
-        "Bag",
-        "Ankle boot",
-    ]
+    names = ["T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker"]
+    names += ["Bag", "Ankle boot"]
     figure = plot_filters(linear(10), class_names=names)
     figure.draw_without_rendering()
     boxes = [panel.title.get_window_extent() for panel in figure.axes]

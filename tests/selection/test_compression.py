@@ -20,6 +20,7 @@ from sklearn.svm import SVC, LinearSVC
 
 import keras_bilinear as kb
 from keras_bilinear.selection.compression import compress, compression_report, least_rank
+from tests.files import computed
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +36,7 @@ def flat(x):
 def test_the_full_rank_is_the_same_model(linear, digits):
     x = digits[0][1300:]
     model = compress(linear, rank=8, input_shape=(8, 8))
-    np.testing.assert_allclose(model.predict(x, verbose=0), linear.predict_proba(flat(x)), atol=1e-5)
+    np.testing.assert_allclose(computed(model, x), linear.predict_proba(flat(x)), atol=1e-5)
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +89,7 @@ def test_two_classes_of_scikit_learn_are_one_score(digits):
     model = compress(linear, rank=8, input_shape=(8, 8))
     assert isinstance(model, kb.BilinearLogisticRegression)
     assert model.head.bias is None
-    np.testing.assert_allclose(model.predict(x, verbose=0)[:, 0], linear.predict_proba(flat(x))[:, 1], atol=1e-5)
+    np.testing.assert_allclose(computed(model, x)[:, 0], linear.predict_proba(flat(x))[:, 1], atol=1e-5)
 
 
 def test_fine_tuning_wins_back_what_truncation_lost(linear, digits):
@@ -131,7 +132,7 @@ def test_keras_models_say_their_own_image_size():
     model = compress(dense, rank=4)
     assert model.image_size == (6, 4)
     x = np.random.default_rng(0).uniform(size=(5, 6, 4)).astype("float32")
-    np.testing.assert_allclose(model.predict(x, verbose=0), dense.predict(x, verbose=0), atol=1e-5)
+    np.testing.assert_allclose(computed(model, x), computed(dense, x), atol=1e-5)
     layer = keras.layers.Dense(3)
     layer.build((None, 24))
     with pytest.raises(ValueError, match=r"`input_shape`, the \(M, N\) of images of 24 pixels"):
@@ -271,7 +272,7 @@ def test_linear_classifiers_are_kept_and_measured_as_they_are(kind):
     rows, y = blobs(K)
     model = compress(source, 3, (3, 3))
     p = source.predict_proba(rows) if kind != "table" else fitted(LogisticRegression(), 3).predict_proba(rows)
-    kept = keras.ops.convert_to_numpy(model(rows.reshape(-1, 3, 3).astype("float32")))
+    kept = computed(model, rows.reshape(-1, 3, 3).astype("float32"))
     np.testing.assert_allclose(kept, p[:, 1:] if K == 2 else p, atol=1e-5)
     if kind in ("two", "names", "from 5 on"):
         labels, before = source.classes_[y], source.score(rows, source.classes_[y])

@@ -6,6 +6,7 @@ import keras_bilinear as kb
 from keras_bilinear.data.arrays import Batch
 from keras_bilinear.data.held_out import folds_of, stratified
 from keras_bilinear.selection.path_settings import ranks_worth_it
+from tests.files import computed
 from tests.problems import planted
 
 ALPHAS, RANKS = (1e-1, 1e-3), (1, 3)
@@ -13,8 +14,7 @@ ALPHAS, RANKS = (1e-1, 1e-3), (1, 3)
 
 @pytest.fixture(scope="module")
 def data():
-    problem = planted(T=500, scale=2.0)
-    return problem.X.astype("float32"), problem.y
+    return planted(T=500, scale=2.0).data()
 
 
 @pytest.fixture(scope="module")
@@ -44,14 +44,15 @@ def test_every_point_is_as_good_as_a_fit_of_its_own(path, parts):
         model = path.model(point)
         assert model.objective(x, y) == pytest.approx(point.objective, rel=1e-5)
         alone = kb.BilinearSoftmaxRegression(3, point.rank, alpha=point.alpha, seed=0)
-        alone.fit(x, y, epochs=12, verbose=0)
+        alone.compile(run_eagerly=True)
+        alone.fit(x, y, epochs=8, verbose=0)
         assert point.objective <= 1.02 * alone.objective(x, y)
 
 
 def test_accuracy_is_that_on_the_held_out_images(path, parts):
     x, y = parts[1]
     for point in path.points:
-        guess = path.model(point).predict(x, verbose=0).argmax(axis=1)
+        guess = computed(path.model(point), x).argmax(axis=1)
         assert point.accuracy == np.mean(guess == y)
         assert point.standard_error == pytest.approx(np.sqrt(point.accuracy * (1 - point.accuracy) / 100))
 
@@ -63,7 +64,7 @@ def test_weights_of_held_out_images_weigh_the_accuracy(data):
     template = kb.BilinearSoftmaxRegression(3, 1)
     path = kb.regularization_path(template, x[:400], y[:400], [1e-1], [1], validation_data=held_out, verbose=0)
     (point,) = path.points
-    right = path.model().predict(x[400:], verbose=0).argmax(axis=1) == y[400:]
+    right = computed(path.model(), x[400:]).argmax(axis=1) == y[400:]
     assert point.accuracy == pytest.approx(np.average(right, weights=weight))
     # The variance of a weighted mean of independent trials.
     share = weight / weight.sum()
@@ -85,9 +86,9 @@ def test_folds_hold_every_image_out_once_and_the_factors_are_fitted_to_all(data)
     assert point.standard_error == pytest.approx(np.std(scores, ddof=1) / 2)
 
 
-@pytest.mark.parametrize(("penalty", "use_bias"), [("sum", False), ("product", True), ("frobenius", False)])
+@pytest.mark.parametrize(("penalty", "use_bias"), [("sum", False), ("product", True)])
 def test_an_alpha_that_shrinks_everything_does_not_hold_back_the_next(data, penalty, use_bias):
-    x, y = data
+    x, y = (part[:200] for part in data)
     template = kb.BilinearSoftmaxRegression(3, 1, penalty=penalty, use_bias=use_bias)
     ends = [
         kb.regularization_path(template, x, y, alphas, [2], verbose=0).points[-1].objective
@@ -128,7 +129,7 @@ def test_binary_models_with_bias_and_one_more_rank_than_asked_for(data):
     (point,) = path.points
     assert point.parameters == 2 * 11 + 1
     assert path.model().penalty_name == "sum"
-    guess = path.model().predict(x[:100], verbose=0)[:, 0] > 0.5
+    guess = computed(path.model(), x[:100])[:, 0] > 0.5
     assert point.accuracy == np.mean(guess == held_out[1])
     assert not template.built
 
@@ -164,7 +165,7 @@ def test_people_are_unseen_and_the_error_is_that_of_other_people(data):
     options = {"alphas": [1e-2], "ranks": [2], "groups": groups, "verbose": 0}
     (point,) = kb.regularization_path(kb.BilinearSoftmaxRegression(3, 1), x, y, **options).points
     last = stratified(y, 0.2, groups)
-    right = point.model().predict(x[last], verbose=0).argmax(axis=1) == y[last]
+    right = computed(point.model(), x[last]).argmax(axis=1) == y[last]
     assert point.accuracy == pytest.approx(right.mean())
     people = right.reshape(-1, 25).mean(axis=1)  # of equal size, so this is the textbook's error of a mean
     assert point.standard_error == pytest.approx(np.std(people, ddof=1) / np.sqrt(len(people)))
@@ -194,7 +195,7 @@ def test_other_scores(data, scoring, name):
     template = kb.BilinearSoftmaxRegression(3, 1)
     path = kb.regularization_path(template, x, y, [1e-2], [2], scoring=scoring, verbose=0)
     last = stratified(y, 0.2)
-    right = path.model().predict(x[last], verbose=0).argmax(axis=1) == y[last]
+    right = computed(path.model(), x[last]).argmax(axis=1) == y[last]
     recalls = [right[y[last] == k].mean() for k in range(3)]
     expected = np.mean(recalls) if scoring == "balanced_accuracy" else recalls[2]
     assert path.best.accuracy == pytest.approx(expected)
