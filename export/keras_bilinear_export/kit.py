@@ -55,12 +55,7 @@ def images_for(options: Options, model: keras.Model) -> Images:
     if options.data is not None:
         return from_npz(options.data)
     assert options.dataset is not None  # one of the two is required
-    return from_dataset(options.dataset, scale_of_files(model, options))
-
-
-def scale_of_files(model: keras.Model, options: Options) -> float | None:
-    """The `input_scale` of what is written: as asked for, or the model's own."""
-    return exportable(model).input_scale if options.input_scale is None else options.input_scale
+    return from_dataset(options.dataset, exportable(model).scale_of_file(options.input_scale))
 
 
 @contextlib.contextmanager
@@ -123,7 +118,7 @@ def report_on(model: keras.Model, images: Images, options: Options, files: Seque
         source=images.source,
         calibration_images=len(images.calibration),
         verification_images=len(images.x),
-        input_scale=scale_of_files(model, options),
+        input_scale=exportable(model).scale_of_file(options.input_scale),
         keras_accuracy=None if proof is None else proof.keras_accuracy,
         machine=this_machine(),
         files=tuple(file_facts(file, time, dense) for file, time in zip(written, times, strict=True)),

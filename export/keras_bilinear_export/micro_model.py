@@ -113,28 +113,21 @@ def read_model(content: bytes) -> MicroModel:
 def check_kind(file: Any) -> None:
     """Raises a ValueError for weights that TensorFlow Lite Micro cannot multiply."""
     types = litert.schema().TensorType
-    if any(tensor.type == types.FLOAT16 for graph in file.subgraphs for tensor in graph.tensors):
-        raise unsupported("float16")
-    if any((image.type, weights.type) == (types.FLOAT32, types.INT8) for _, image, weights in products(file)):
-        raise unsupported("dynamic")
+    is_half = any(tensor.type == types.FLOAT16 for graph in file.subgraphs for tensor in graph.tensors)
+    if is_half or any((x.type, w.type) == (types.FLOAT32, types.INT8) for _, x, w in products(file)):
+        raise ValueError(
+            "Expected a float32, int8 or int16x8 file: TensorFlow Lite Micro prepares no other. "
+            f'Received: weights as quantize="{"float16" if is_half else "dynamic"}" writes them'
+        )
 
 
-def products(file: Any) -> Iterator[tuple[int, Any, Any]]:
-    """(builtin code, first input, second input) of every operator that has two."""
+def products(file: Any) -> Iterator[tuple[str, Any, Any]]:
+    """(name, first input, second input) of every operator that has two."""
     for graph in file.subgraphs:
         for operator in graph.operators:
             if len(operator.inputs) > 1:
-                kind = file.operatorCodes[operator.opcodeIndex]
                 first, second = (graph.tensors[index] for index in operator.inputs[:2])
-                yield max(kind.builtinCode, kind.deprecatedBuiltinCode), first, second
-
-
-def unsupported(quantize: str) -> ValueError:
-    """The error for a kind of file that the runtime refuses."""
-    return ValueError(
-        "Expected a float32, int8 or int16x8 file: TensorFlow Lite Micro prepares no other. "
-        f'Received: weights as quantize="{quantize}" writes them'
-    )
+                yield litert.operator_name(operator, file), first, second
 
 
 def single(details: list[dict[str, Any]]) -> dict[str, Any]:
@@ -152,12 +145,9 @@ def tensor(details: dict[str, Any]) -> Tensor:
 
 def cmsis_scratch(file: Any) -> int:
     """Bytes of scratch of CMSIS-NN on cores with DSP instructions: its int8 depthwise kernel takes two a weight."""
-    kinds = litert.schema()
-    return max(
-        (
-            2 * int(np.prod(weights.shape))
-            for code, image, weights in products(file)
-            if code == kinds.BuiltinOperator.DEPTHWISE_CONV_2D and image.type == kinds.TensorType.INT8
-        ),
-        default=0,
-    )
+    sizes = [
+        2 * int(np.prod(weights.shape))
+        for name, image, weights in products(file)
+        if name == "DEPTHWISE_CONV_2D" and litert.type_name(image) == "INT8"
+    ]
+    return max(sizes, default=0)

@@ -57,6 +57,10 @@ class Exportable:
     input_scale: float | None = None
     as_matrices: Callable[[Any], Any] | None = None
 
+    def scale_of_file(self, asked: float | None) -> float | None:
+        """The `input_scale` of what is written: as asked for, or the model's own."""
+        return self.input_scale if asked is None else asked
+
 
 def exportable(model: keras.Model, output: str = "probabilities") -> Exportable:
     """A model as files see it, or a ValueError unless it has weights and maps images to scores.

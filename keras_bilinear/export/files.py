@@ -162,7 +162,7 @@ def export_tflite(
     graph = inference_graph(model, layout, output, input_scale, quantized=quantize not in FLOAT_WEIGHTS)
     source = graph.model
     check_fitted(source)
-    input_scale = source.input_scale if input_scale is None else input_scale
+    input_scale = source.scale_of_file(input_scale)
     images = checked_representative_data(representative_data, graph, input_scale)
     facts = metadata.facts_of(source.units, quantize, input_scale, images, labels)
     batch = None if batch_size is None else positive_integer("batch_size", batch_size)

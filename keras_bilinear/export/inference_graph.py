@@ -82,7 +82,7 @@ def inference_graph(
         raise ValueError(
             f"Expected `output` to be one of {list(OUTPUTS)}, for a model of classes. Received: {output!r}"
         )
-    input_scale = source.input_scale if input_scale is None else input_scale
+    input_scale = source.scale_of_file(input_scale)
     scale = 1.0 if input_scale is None else positive("input_scale", input_scale)
     if not LEAST_SCALE <= scale <= LARGEST_SCALE:
         raise ValueError(f"Expected `input_scale` within float32. Received: input_scale={input_scale!r}")
