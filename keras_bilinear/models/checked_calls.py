@@ -1,7 +1,7 @@
 """The calls of a Keras model, with images, labels and weights checked before anything else happens."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
@@ -30,14 +30,8 @@ from keras_bilinear.parts.image_layout import ImageLayout
 from keras_bilinear.parts.layers_within import refuse_quantized
 from keras_bilinear.stopping.separation import SeparationStop
 
-if TYPE_CHECKING:
-    Host = AlternatingTraining
-else:
-    # At run time a plain mixin, before the class it stands in front of.
-    Host = object
 
-
-class CheckedCalls(Host):
+class CheckedCalls(AlternatingTraining):
     """Mixed into a regression model, which knows the size of its images and its classes."""
 
     units: int
@@ -46,7 +40,8 @@ class CheckedCalls(Host):
     image_size: tuple[int, int]
     _layout: ImageLayout | None
     head: keras.layers.Layer
-    _full_batch: bytes | None
+    _full_batch: bytes | None = None
+    _compiled_parts_built = False
 
     @property
     def _trains_exactly(self) -> bool:
@@ -67,12 +62,25 @@ class CheckedCalls(Host):
         return [SeparationStop()] if self._trains_exactly and self.alpha == 0 else []
 
     def _build_for(self, batch: Batch) -> None:
-        """Creates every variable before the first step."""
-        raise NotImplementedError
+        """Creates every variable before the first step.
+
+        Saved weights can then be restored in time, and the step is traced once: a trace that creates variables,
+        as those of the metrics, is thrown away and made again.
+        """
+        if not self.built:
+            self.build((None, *batch.x.shape[1:]))
+        if self.compiled and not self._compiled_parts_built:
+            self._build_optimizer()
+            x, y, weight = (part[:1] for part in batch)
+            y_pred = self(x)
+            self.compute_loss(x, y, y_pred, weight)
+            self.compute_metrics(x, y, y_pred, weight)
+            self.reset_metrics()
+            self._compiled_parts_built = True
 
     def _compile_if_needed(self) -> None:
-        """Compiles with the defaults."""
-        raise NotImplementedError
+        if not self.compiled:
+            self.compile()
 
     def _check(
         self, x: Any, y: Any, sample_weight: Any = None, class_weight: Any = None, size: Any = None

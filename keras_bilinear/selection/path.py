@@ -78,9 +78,7 @@ class PathPoint(Report):
     def model(self) -> BilinearRegression:
         """The fitted model, ready to predict, export or train on."""
         model = resized(self.template, self.rank, self.alpha)
-        model.head.assign_factors(self.factors.A, self.factors.B)
-        if self.factors.bias is not None:
-            model.head.bias.assign(self.factors.bias)
+        model._assign(self.factors)
         return model
 
 
