@@ -78,7 +78,8 @@ def survey(
     expect_weight(total, dtype)
     kept = drawn.images()
     sketch = firsts.complete(kept, class_indices(kept.y, K))
-    return Survey(drawn.seen, batches, firsts.counts, largest, has_whole_pixels(dataset), is_whole, sketch)
+    whole_pixels = bool(dataset.element_spec[0].dtype.is_integer)
+    return Survey(drawn.seen, batches, firsts.counts, largest, whole_pixels, is_whole, sketch)
 
 
 def checked_batches(
@@ -111,11 +112,6 @@ def is_stream(data: Any) -> bool:
     if not isinstance(data, tf.data.Dataset) or bool(data.cardinality() == tf.data.INFINITE_CARDINALITY):
         return False
     return sum(1 for _ in data.take(2)) > 1
-
-
-def has_whole_pixels(dataset: tf.data.Dataset) -> bool:
-    """Whether images come in a type of whole numbers."""
-    return bool(dataset.element_spec[0].dtype.is_integer)
 
 
 def sketch_size(size: tuple[int, ...]) -> int:

@@ -48,18 +48,13 @@ def merged_weights(A: Tensor, B: Tensor) -> Tensor:
     return ops.einsum("lmk,lnk->kmn", A, B)
 
 
-def kernel(A: Tensor, B: Tensor) -> Tensor:
-    """W as a dense kernel, (M N, K). A (L, M, K), B (L, N, K)."""
-    return ops.reshape(ops.einsum("lmk,lnk->mnk", A, B), (-1, ops.shape(A)[2]))
-
-
 def logits(X: Tensor, A: Tensor, B: Tensor, bias: Tensor | None = None) -> Tensor:
     """z_{t,k} = sum_l a_{l,k}^T X_t b_{l,k} + bias_k (Eq. zk.BL). X (..., M, N) -> z (..., K).
 
     W is merged first: one product with X costs T.MN.K multiply-adds, the factored form L times as many.
     """
-    W = kernel(A, B)
-    MN, K = ops.shape(W)
+    MN, K = ops.shape(A)[1] * ops.shape(B)[1], ops.shape(A)[2]
+    W = ops.reshape(ops.einsum("lmk,lnk->mnk", A, B), (-1, K))
     z = ops.matmul(ops.reshape(X, (-1, MN)), W)
     z = z if len(X.shape) == 3 else ops.reshape(z, (*ops.shape(X)[:-2], K))
     return z if bias is None else z + bias

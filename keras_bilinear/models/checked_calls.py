@@ -12,6 +12,7 @@ from keras_bilinear.data.arrays import (
     as_array,
     check_image_shape,
     checked_batch,
+    class_indices,
     class_weights,
     is_array,
     the_only_batch,
@@ -40,7 +41,7 @@ class CheckedCalls(AlternatingTraining):
     image_size: tuple[int, int]
     _layout: ImageLayout | None
     head: keras.layers.Layer
-    _full_batch: bytes | None = None
+    _full_batch: str | None = None
     _compiled_parts_built = False
 
     @property
@@ -147,7 +148,7 @@ class CheckedCalls(AlternatingTraining):
                 f"Expected full batches: BlockLineSearch solves each block on all {T} images. Received: "
                 f"batch_size={batch_size}. Leave batch_size out, or compile with a Keras optimizer."
             )
-        warn_of_one_class(batch, self.units)
+        warn_of_one_class(class_indices(batch.y, self.units))
         warn_of_scale(options["x"], batch.x, self.input_scale)
         return batch, {**found, "x": batch.x, "y": batch.y, "sample_weight": batch.weight}
 

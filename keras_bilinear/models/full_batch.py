@@ -1,15 +1,14 @@
 """The exact regime: all images as one batch, handed over again and again, on which each step solves a block."""
 
-import hashlib
 from typing import Any, Protocol
 
-import numpy as np
 import tensorflow as tf
 from keras import ops
 
 from keras_bilinear.data.arrays import Batch
 from keras_bilinear.maths import bilinear as bm
 from keras_bilinear.maths.bilinear import Samples, Tensor
+from keras_bilinear.monitoring.same_fit import digest_of
 from keras_bilinear.parts.log_names import INNER_ITERATIONS, logs_of_step
 from keras_bilinear.parts.losses import targets
 from keras_bilinear.parts.model_protocol import RegressionModel
@@ -74,14 +73,12 @@ def repeated(batch: tuple[Tensor, ...]) -> tf.data.Dataset:
     return tf.data.Dataset.from_tensors(batch).repeat().with_options(plain)
 
 
-def refuse_change(batch: Batch, before: bytes | None) -> bytes:
+def refuse_change(batch: Batch, before: str | None) -> str:
     """What identifies the batch; a ValueError if `before` is that of another: J would rise from batch to batch."""
-    hasher = hashlib.blake2b()
-    for part in batch:
-        hasher.update(np.ravel(part).view("uint8").data)  # no copy of what is contiguous
-    if before not in (None, hasher.digest()):
+    digest = digest_of(batch)
+    if before not in (None, digest):
         raise ValueError(
             "Expected the same full batch in every call: BlockLineSearch solves each block on all the data. "
             "Received: another batch than before. Compile anew to change the data, or use a Keras optimizer."
         )
-    return hasher.digest()
+    return digest

@@ -39,15 +39,11 @@ def expect_streamable(model: Fitted, options: dict[str, Any], callbacks: list[An
             'rank="auto" needs all images in memory. Expected arrays or one full batch with it, or a `rank` with a '
             "data set of several batches."
         )
-    if any(isinstance(getattr(callback, "save_freq", None), int) for callback in backups(callbacks)):
+    backups = [callback for callback in callbacks if isinstance(callback, keras.callbacks.BackupAndRestore)]
+    if any(isinstance(backup.save_freq, int) for backup in backups):
         raise ValueError(
             'Expected save_freq="epoch": a pass cannot be resumed halfway. Received: a number of steps'
         )
-
-
-def backups(callbacks: list[Any]) -> list[keras.callbacks.BackupAndRestore]:
-    """Keras' own callback that resumes a fit."""
-    return [callback for callback in callbacks if isinstance(callback, keras.callbacks.BackupAndRestore)]
 
 
 def expect_whole_passes(steps: int | None, survey: Survey) -> None:

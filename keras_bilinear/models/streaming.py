@@ -11,7 +11,7 @@ from keras import ops
 from keras_bilinear.data.arrays import Batch, class_weights
 from keras_bilinear.data.options import Forms
 from keras_bilinear.data.survey import Survey, checked_batches, survey
-from keras_bilinear.data.unusual import warn_of_few_classes, warn_of_pixels
+from keras_bilinear.data.unusual import warn_of_one_class, warn_of_pixels
 from keras_bilinear.maths.bilinear import Samples, Tensor
 from keras_bilinear.models.reading import Reading, ReadModel, Totals
 from keras_bilinear.models.stream_options import expect_whole_passes, streamed_options, tell_of_reading
@@ -211,7 +211,7 @@ def prepare_stream(model: StreamedModel, options: dict[str, Any]) -> dict[str, A
     data = options["x"], model.units, class_weight, model._forms.size, model._solver_dtype
     found = survey(*data)
     expect_whole_passes(options.get("steps_per_epoch"), found)
-    warn_of_few_classes(int(np.count_nonzero(found.counts)))
+    warn_of_one_class(np.flatnonzero(found.counts))
     warn_of_pixels(found.largest_pixel, found.whole_pixels, model.input_scale)
     # Nothing has been compiled, built or changed up to here.
     model._compile_if_needed()

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from keras_bilinear.monitoring.fit_record import FitRecord
-from keras_bilinear.parts.layers_within import bilinear_layers
+from keras_bilinear.parts.layers_within import named_layers
 from keras_bilinear.parts.model_protocol import BlockModel
 from keras_bilinear.stopping.convergence import advice_if_stalled, remedy
 from keras_bilinear.tables import percent
@@ -66,7 +66,7 @@ def of_convergence(record: FitRecord, model: BlockModel) -> Iterator[str]:
 
 def more_ranks(model: BlockModel) -> str:
     """What a fit needs whose ranks grew until the epochs ran out."""
-    (layer,) = bilinear_layers(model)
+    (layer,) = named_layers(model).values()
     full = np.flatnonzero(layer.ranks() == layer.rank)
     if not len(full) or layer.rank >= min(layer.matrix_shape):
         return "Give `fit` more epochs."

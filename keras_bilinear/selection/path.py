@@ -197,7 +197,7 @@ def regularization_path(
         groups = None if groups is None else groups[last]
         train, held_out = parted(train, last)
     warn_of_rank(rising[-1], template.image_size)
-    warn_of_one_class(train, model.units)
+    warn_of_one_class(class_indices(train.y, model.units))
     warn_of_scale(x, train.x, template.input_scale)
     count = len(falling) * len(rising) * (1 + (folds or 0))
     progress = keras.utils.Progbar(count, verbose=verbose, unit_name="fit")
