@@ -28,9 +28,6 @@ def export_kit(options: Options) -> int:
     """Writes what is asked for and prints the report; returns 0, or 1 if a file missed a gate.
 
     Files take their places at the very end, at once where the disk can: after a fault the folder is as it was.
-
-    Raises:
-        ValueError, OSError, ImportError: for whatever is wrong with model, images, options, disk or packages.
     """
     litert.runtime()  # A missing package is said before the work, not after it.
     model = loaded_model(options.model)

@@ -70,14 +70,7 @@ class MicroModel:
 
 
 def read_model(content: bytes) -> MicroModel:
-    """Reads a float32, int8 or int16x8 file written by `export_tflite`.
-
-    Raises:
-        ValueError: if it is no TFLite file, takes anything but one image a call, has an operator that is not among
-            `RESOLVER_METHODS`, is of the kind `dynamic` or `float16`, which TensorFlow Lite Micro does not run, or
-            has wrong metadata, or was changed since it was written.
-        ImportError: if ai-edge-litert is not installed.
-    """
+    """Reads a float32, int8 or int16x8 file written by `export_tflite`, or raises a ValueError for any other."""
     # LiteRT verifies the bytes, after what may end it; TensorFlow Lite Micro does not, and crashes on wrong ones.
     litert.check_structure(content)
     interpreter = loaded(content, "default")

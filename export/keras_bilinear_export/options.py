@@ -34,12 +34,7 @@ class Options:
 
 
 def parsed(arguments: list[str] | None = None) -> Options:
-    """The options; ends the process with exit code 2 for arguments that make no sense.
-
-    Raises:
-        ValueError: if the file of labels is not text.
-        OSError: if it cannot be read.
-    """
+    """The options; ends the process with exit code 2 for arguments that make no sense."""
     parser = command_line()
     given = vars(parser.parse_args(arguments))
     if given["io"] != "float32" and "int8" not in given["variants"]:

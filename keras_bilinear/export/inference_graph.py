@@ -132,18 +132,15 @@ def graph_of_network(
 
     def side_by_side(X: Tensor) -> Tensor:
         parts = outputs(X)
-        return parts[0] if model.outputs is None else tf.concat([flat(part) for part in parts], axis=1)
+        if model.outputs is None:
+            return parts[0]
+        return tf.concat([tf.reshape(part, (tf.shape(X)[0], -1)) for part in parts], axis=1)
 
     if model.outputs is None:
         check_output(side_by_side, model.image_shape, output, input_scale)
     parameters = lowered.count_params() + sum(layer.parameters for layer in bilinear)
     certain = output == "probabilities"
     return InferenceGraph(model, side_by_side, tf.identity, output, certain, layout, parameters, outputs)
-
-
-def flat(scores: Tensor) -> Tensor:
-    """(T, ...) -> (T, K)."""
-    return tf.reshape(scores, (tf.shape(scores)[0], -1))
 
 
 def check_output(

@@ -133,9 +133,6 @@ def margins(z: Tensor, C: Tensor) -> Tensor:
 
     The difference of two large numbers would drown a small V in float32 rounding; Lambda(u) does not. For K >= 2 u
     is z minus the logit of the class, for K = 1 it is z turned so that the class is on the negative side.
-
-    Raises:
-        ValueError: if one of them is known to have K = 1 and the other is not: formulas differ.
     """
     if (z.shape[1] == 1) != (C.shape[1] == 1):
         raise ValueError(f"Expected logits and targets of the same classes. Received: {z.shape} and {C.shape}")

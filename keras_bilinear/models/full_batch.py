@@ -12,7 +12,6 @@ from keras_bilinear.monitoring.same_fit import digest_of
 from keras_bilinear.parts.log_names import INNER_ITERATIONS, logs_of_step
 from keras_bilinear.parts.losses import targets
 from keras_bilinear.parts.model_protocol import RegressionModel
-from keras_bilinear.solver.descent import Solution
 from keras_bilinear.solver.images import Images
 
 VALIDATION_BATCH = 4096
@@ -27,7 +26,7 @@ class ExactModel(RegressionModel, Protocol):
     def reset_metrics(self) -> None: ...
     def compute_metrics(self, x: Tensor, y: Tensor, y_pred: Tensor, sample_weight: Any) -> dict[str, Any]: ...
     def _images(self, X: Tensor) -> Images: ...
-    def _solve_active_block(self, X: Images, samples: Samples, active: Tensor) -> Solution: ...
+    def _assign(self, parameters: Any) -> None: ...
 
 
 def exact_step(model: ExactModel, x: Tensor, y: Tensor, weight: Tensor) -> dict[str, Tensor]:
@@ -36,7 +35,8 @@ def exact_step(model: ExactModel, x: Tensor, y: Tensor, weight: Tensor) -> dict[
     images, weight = model._images(x), ops.reshape(weight, (-1,))
     C = targets(y, model.units, weight.dtype)
     schedule, active = model.schedule, model.schedule.active.value % model.num_blocks
-    solution = model._solve_active_block(images, Samples(C, bm.normalised_weights(weight)), active)
+    parameters, solution = model._solved(images, Samples(C, bm.normalised_weights(weight)), active)
+    model._assign(parameters)
     schedule.active.assign(active)
     schedule.record(active, solution.grad_norm, steps=solution.iterations)
     schedule.finish_block(solution.initial_objective, solution.objective, model.num_blocks)

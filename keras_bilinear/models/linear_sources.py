@@ -59,12 +59,7 @@ def source_of(model: Any) -> LinearSource:
 
 
 def keras_source(model: keras.Model | keras.layers.Dense) -> LinearSource:
-    """A built `Dense` layer, LLR or LSR, or a model whose only layer with weights is one.
-
-    Raises:
-        ValueError: if there is not exactly one such layer, it is quantised, or the model does not take one image
-            and give one row of scores.
-    """
+    """A built `Dense` layer, LLR or LSR, or a model of one image whose only layer with weights is one."""
     layer = the_dense_layer(model)
     shape = (layer.kernel.shape[0],) if layer is model else shape_of_an_image(model)
 
@@ -153,11 +148,7 @@ def laid_out(source: LinearSource, layout: ImageLayout | None) -> LinearSource:
 
 
 def scikit_learn_source(model: Any) -> LinearSource:
-    """A fitted linear classifier that knows probabilities, as `LogisticRegression`.
-
-    Raises:
-        ValueError: if it knows none: the scores of a regression or a support vector machine are no log-odds.
-    """
+    """A fitted linear classifier that knows probabilities: scores of a support vector machine are no log-odds."""
     if not hasattr(model, "predict_proba"):
         raise ValueError(
             "Expected a linear classifier with `predict_proba`, such as LogisticRegression: other scores are no "
@@ -181,11 +172,7 @@ def scikit_learn_source(model: Any) -> LinearSource:
 
 
 def pipeline_source(model: Any) -> LinearSource:
-    """A fitted `Pipeline` of a `StandardScaler` and such a classifier: the scaler is folded into the weights.
-
-    Raises:
-        ValueError: for other steps.
-    """
+    """A fitted `Pipeline` of a `StandardScaler` and such a classifier: the scaler is folded into the weights."""
     steps = [step for _, step in model.steps]
     if len(steps) != 2 or not all(hasattr(steps[0], name) for name in ("with_mean", "scale_")):
         names = ", ".join(type(step).__name__ for step in steps)

@@ -32,7 +32,7 @@ from keras_bilinear.solver.images import Images
 class ImageRegression(Measured, OnImages, keras.Model):
     """What the four models share: y = f(z(X)) for images X, fitted by either regime of `fit`.
 
-    Subclasses provide the `head` layer that maps X to z, and `_solve_active_block`.
+    Subclasses provide the `head` layer that maps X to z, and `_solved`.
     """
 
     jit_compile: Any
@@ -182,12 +182,6 @@ class ImageRegression(Measured, OnImages, keras.Model):
         if not self.is_exact:
             return super().train_step(data)
         return exact_step(self, *data) if self._streaming is None else reading_step(self, data)
-
-    def _solve_active_block(self, X: Images, samples: Samples, active: Tensor) -> Solution:
-        """Solves block `active` and assigns its parameters."""
-        parameters, solution = self._solved(X, samples, active)
-        self._assign(parameters)
-        return solution
 
     def _solved(
         self,

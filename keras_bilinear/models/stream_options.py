@@ -1,6 +1,6 @@
 """Fits to data sets of many batches in the exact regime: what they can be told, before anything is read."""
 
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -8,6 +8,7 @@ import tensorflow as tf
 from keras_bilinear.data.options import check_split
 from keras_bilinear.data.survey import Survey, is_data_set
 from keras_bilinear.monitoring.progress import tell
+from keras_bilinear.parts.model_protocol import BlockModel
 from keras_bilinear.parts.optimizers import BlockLineSearch
 from keras_bilinear.stopping.automatic_rank import AutomaticRank
 
@@ -15,16 +16,7 @@ READING = "Reading the data set once, to check it ..."
 """What is shown before the first pass."""
 
 
-class Fitted(Protocol):
-    """What is asked of a model before its images are read."""
-
-    compiled: bool
-    optimizer: Any
-    num_blocks: int
-    _rank_is_automatic: bool
-
-
-def expect_streamable(model: Fitted, options: dict[str, Any], callbacks: list[Any]) -> None:
+def expect_streamable(model: BlockModel, options: dict[str, Any], callbacks: list[Any]) -> None:
     """Raises a ValueError for what needs all images in memory, or is told twice."""
     is_data_set(*(options.get(name) for name in ("x", "y", "sample_weight")))  # or a ValueError
     check_split(options.get("validation_split"), is_divisible=False)

@@ -88,11 +88,7 @@ def local_path(path: Any) -> str:
 
 
 def usable(path: str) -> Path:
-    """The place behind `path`, links followed, free of what killed processes have left beside it.
-
-    Raises:
-        ValueError: if there can be no file, or none that is read, and replaced by others.
-    """
+    """The place behind `path`, links followed, free of what killed processes have left; or a ValueError."""
     try:
         target = Path(path).resolve()
         if target.is_dir() or (target.exists() and not target.is_file()):

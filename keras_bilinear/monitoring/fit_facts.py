@@ -65,11 +65,10 @@ def heads_of(model: BlockModel) -> tuple[Head, ...]:
         return ()
     if is_linear(model):
         return (Head(model.head.name, f"K = {model.units}", None, *kind(model.ridge), model.alpha),)
-    heads = []
-    for name, layer in named_factored_layers(model).items():
-        facts = *size_of(layer), *kind(layer.factor_penalty), float(layer.alpha or 0.0)
-        heads.append(Head(name, *facts))
-    return tuple(heads)
+    return tuple(
+        Head(name, *size_of(layer), *kind(layer.factor_penalty), float(layer.alpha or 0.0))
+        for name, layer in named_factored_layers(model).items()
+    )
 
 
 def size_of(layer: FactoredLayer) -> tuple[str, int | None]:

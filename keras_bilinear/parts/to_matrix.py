@@ -75,11 +75,7 @@ def checked_axes(name: str, axes: Any) -> tuple[int, ...]:
 def sizes(
     rows: tuple[int, ...], columns: tuple[int, ...], shape: tuple[int | None, ...]
 ) -> tuple[tuple[int, ...], int, int]:
-    """The axes of a batch of this shape in their new order, and how many rows and columns they make.
-
-    Raises:
-        ValueError: if an axis is missing or named twice, or its size is not known.
-    """
+    """The axes of a batch of this shape in their new order, and how many rows and columns they make."""
     axes = tuple(axis + len(shape) if axis < 0 else axis for axis in rows + columns)
     if sorted(axes) != list(range(1, len(shape))):
         raise ValueError(
