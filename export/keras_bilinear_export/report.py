@@ -50,7 +50,6 @@ class Report:
         return choices(self.files, self.keras_accuracy)
 
     def json(self) -> str:
-        """Everything; NaN and infinity cannot be in it."""
         return json.dumps({**asdict(self), "choices": self.choices}, indent=2, allow_nan=False) + "\n"
 
     def markdown(self) -> str:
@@ -63,12 +62,10 @@ class Report:
             parts += ["## Files", self.files_table(), OF_DENSE if self.files[0].bytes_to_dense else ""]
             parts += [ARENA if any(file.arena for file in self.files) else ""]
             parts += ["## Against Keras", self.differences_table()]
-        if self.files:
             parts += ["## Operators", bullets([f"{file}: {', '.join(file.operators)}" for file in self.files])]
         return "\n\n".join(part for part in parts if part) + "\n"
 
     def about(self) -> str:
-        """The model, the images and the machine."""
         model, size = self.model, " x ".join(map(str, self.model.image))
         rank = "" if model.rank is None else f", rank {model.rank}"
         sizes = [
@@ -87,7 +84,6 @@ class Report:
         )
 
     def files_table(self) -> str:
-        """Size and speed."""
         heads = ["file", "bytes", "of Dense", "weights", "arena", "µs"]
         return table(
             heads,

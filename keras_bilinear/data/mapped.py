@@ -15,12 +15,9 @@ def unmapped(x: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
     """x, y and sample_weight as they are, but of images in a mapped file one data set of all three."""
     if not isinstance(x, np.memmap) or y is None:
         return x, y, sample_weight
-    return mapped_batches(x, as_array(y, "y"), sample_weight), None, None
-
-
-def mapped_batches(x: np.memmap, y: np.ndarray, sample_weight: Any = None) -> tf.data.Dataset:
-    """A data set of (x, y) or (x, y, weight) in batches, in their order."""
-    parts = [x, y] if sample_weight is None else [x, y, as_array(sample_weight, "sample_weight")]
+    parts = [x, as_array(y, "y")]
+    if sample_weight is not None:
+        parts.append(as_array(sample_weight, "sample_weight"))
     for name, part in zip(("y", "sample_weight"), parts[1:], strict=False):
         check_label_shape(name, part.shape, part.shape[-1], len(x))
     types = [part.dtype.newbyteorder("=") for part in parts]
@@ -34,4 +31,4 @@ def mapped_batches(x: np.memmap, y: np.ndarray, sample_weight: Any = None) -> tf
             tf.ensure_shape(part, (None, *whole.shape[1:])) for part, whole in zip(read_parts, parts, strict=True)
         )
 
-    return tf.data.Dataset.range(0, len(x), PART).map(batch).prefetch(1)
+    return tf.data.Dataset.range(0, len(x), PART).map(batch).prefetch(1), None, None

@@ -135,8 +135,7 @@ class BilinearRegression(ImageRegression):
         return FactorsOnSketch(X, samples, alpha, type(self.head.factor_penalty), self._jit_solver)
 
     def _logits(self, X: Images) -> Tensor:
-        bias = None if self.head.bias is None else ops.cast(self.head.bias.value, X.dtype)
-        return X.logits(ops.cast(self.head.A, X.dtype), ops.cast(self.head.B, X.dtype), bias)
+        return X.logits(*self._parameters(X.dtype))
 
     def penalty(self) -> Tensor:
         return ops.cast(self.head.penalty(), self._solver_dtype)

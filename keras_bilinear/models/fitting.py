@@ -40,12 +40,7 @@ def fit(
     """Fits a model of this package.
 
     The model is asked three times: whether it can be fitted so (`_check_fit`), for callbacks of its own, and to
-    make ready (`_prepare`).
-
-    Args:
-        model: What is fitted.
-        options: As the user gave them to `fit`.
-        run: `keras.Model.fit` of the model.
+    make ready (`_prepare`). `options` are as the user gave them, `run` is `keras.Model.fit` of the model.
     """
     refuse_replicas(model)
     checkpoint = checkpoint_among(listed(options.get("callbacks")))

@@ -21,22 +21,14 @@ class Measured(CheckedCalls):
         A `tf.data.Dataset` of (x, y) or (x, y, weight) in batches is read once, and not held in memory.
         """
         x, y, sample_weight = unmapped(x, y, sample_weight)
-        if is_data_set(x, y, sample_weight):
-            return self._mean_cross_entropy(x) + float(self.penalty())
-        X, y, weight = map(ops.convert_to_tensor, self._checked(x, y, sample_weight))
-        C = targets(y, self.units, weight.dtype)
-        V = bm.cross_entropy(self.logits(X), C, bm.normalised_weights(weight))
-        return float(V + self.penalty())
-
-    def _mean_cross_entropy(self, dataset: Any) -> float:
-        """V of a data set."""
+        is_read = is_data_set(x, y, sample_weight)
         V, images = 0.0, 0
-        for batch in self._batches(dataset):
+        for batch in self._batches(x) if is_read else [self._checked(x, y, sample_weight)]:
             X, y, weight = map(ops.convert_to_tensor, batch)
             w = ops.cast(weight, self._solver_dtype)
             V += float(bm.cross_entropy(self.logits(X), targets(y, self.units, w.dtype), w))
             images += len(batch.x)
-        return V / images
+        return V / images + float(self.penalty())
 
     def certificate(self, x: Any, y: Any = None, sample_weight: Any = None) -> Certificate:
         """How far J on these images can be above the global optimum; see `keras_bilinear.stopping.certificate`.

@@ -24,13 +24,7 @@ NAMED = 6
 
 
 def advice(record: FitRecord, model: BlockModel, filters: dict[str, np.ndarray]) -> Iterator[str]:
-    """What a reader of the fit should know, and what to do about it.
-
-    Args:
-        record: Of the fit.
-        model: As it is now.
-        filters: Its W (K, M, N) of each layer.
-    """
+    """What a reader of the fit should know, and what to do about it. filters: W (K, M, N) of each layer."""
     yield from of_convergence(record, model)
     yield from of_objective(record)
     yield from of_separable_images(record)

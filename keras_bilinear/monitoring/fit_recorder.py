@@ -34,10 +34,6 @@ class FitRecorder(keras.callbacks.Callback):
 
     It goes before all other callbacks, and is entered before the fit begins and left when that has ended, even by
     an exception, of which callbacks are not told.
-
-    Args:
-        model: What is fitted.
-        callbacks: Those of the fit.
     """
 
     def __init__(self, model: BlockModel, callbacks: Sequence[keras.callbacks.Callback]):
