@@ -20,7 +20,7 @@ import os
 import re
 import stat
 import sys
-import time
+import timeit
 import warnings
 from typing import Any
 
@@ -117,12 +117,7 @@ class Classifier:
     def latency(self, image: np.ndarray, repeat: int) -> np.ndarray:
         """(repeat,) seconds from handing the finished input to the interpreter until its output is read."""
         tensor = self._quantized(self._checked(image))
-        times = np.empty(repeat)
-        for run in range(repeat):
-            start = time.perf_counter()
-            self._run(tensor)
-            times[run] = time.perf_counter() - start
-        return times
+        return np.array(timeit.repeat(lambda: self._run(tensor), number=1, repeat=repeat))
 
     def _checked(self, image: np.ndarray) -> np.ndarray:
         """`image`, of the model's size, in the model's range."""

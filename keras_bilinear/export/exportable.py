@@ -55,7 +55,7 @@ class Exportable:
     network: keras.Model | None = None
     outputs: Outputs | None = None
     input_scale: float | None = None
-    as_matrices: Callable[[Any], Any] | None = None
+    as_matrices: Callable[[Any], Any] = lambda X: X
 
     def scale_of_file(self, asked: float | None) -> float | None:
         """The `input_scale` of what is written: as asked for, or the model's own."""

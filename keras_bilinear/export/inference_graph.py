@@ -102,10 +102,7 @@ def graph_of_ours(
     bias = None if model.bias is None else finite_float32(model.bias)
     of_matrices, parameters = scores(weights, bias, quantized), count(weights, bias)
     squash = {"logits": tf.identity, "probabilities": tf.sigmoid if model.units == 1 else tf.nn.softmax}[output]
-
-    def z(X: Tensor) -> Tensor:
-        return of_matrices(X if model.as_matrices is None else model.as_matrices(X))
-
+    z = lambda X: of_matrices(model.as_matrices(X))
     return InferenceGraph(model, z, squash, output, False, layout, parameters)
 
 

@@ -24,14 +24,6 @@ from keras_bilinear.export.litert import check_structure, operators, stored_weig
 from keras_bilinear.export.metadata import check_span, checked_facts
 from keras_bilinear.tables import Report, Table
 
-WEIGHT_TYPES = {
-    None: {"FLOAT32"},
-    "float16": {"FLOAT16"},
-    "dynamic": {"INT8", "FLOAT32"},  # the converter keeps small tensors in float32
-    "int8": {"INT8"},
-    "int16x8": {"INT8"},
-}
-
 
 @dataclass(frozen=True, repr=False)
 class VerificationReport(Report):
@@ -235,8 +227,8 @@ def check_shapes(
 def check_weights(content: bytes, quantize: str | None) -> None:
     """Raises a VerificationError unless the weights are stored as the file promises."""
     found = {kind for kind, _ in stored_weights(content)} & {"FLOAT32", "FLOAT16", "INT8"}
-    if not found <= WEIGHT_TYPES[quantize]:
+    if not found <= set(GATES[quantize].weights):
         raise VerificationError(
-            f"Expected weights stored as {' or '.join(sorted(WEIGHT_TYPES[quantize]))} in a file with "
+            f"Expected weights stored as {' or '.join(GATES[quantize].weights)} in a file with "
             f"quantize={quantize!r}. Received: {', '.join(sorted(found))}"
         )

@@ -160,11 +160,14 @@ def folded_network(network: keras.Model, normalization: Any) -> tuple[keras.Sequ
     if isinstance(layers[first], keras.layers.Dense) and moments.mean.ndim != 1:
         raise ValueError("Expected a Dense on flat numbers: put a Flatten in front. Received: one on matrices")
     weights = folded_weights(layers[first], moments)
-    folded = keras.Sequential([keras.Input(shape), *(copy_of(layer, layer is layers[first]) for layer in layers)])
-    for copied, layer in zip(folded.layers, layers, strict=True):
-        if layer is not layers[first]:
-            copied.set_weights(layer.get_weights())
-    assign(folded.layers[first], weights)
+    folded = keras.Sequential([keras.Input(shape)])
+    for i, layer in enumerate(layers):
+        changes = {"use_bias": True} if i == first else {}
+        folded.add(type(layer).from_config({**layer.get_config(), **changes}))
+        if i == first:
+            assign(folded.layers[i], weights)
+        else:
+            folded.layers[i].set_weights(layer.get_weights())
     return folded, given, is_within
 
 
@@ -183,11 +186,6 @@ def chain_of(network: Any) -> list[keras.layers.Layer]:
 def moved(layout: keras.layers.Layer, values: np.ndarray) -> np.ndarray:
     """What a layer that moves numbers makes of a sample."""
     return ops.convert_to_numpy(layout(values[None].astype("float32")))[0].astype("float64")
-
-
-def copy_of(layer: keras.layers.Layer, with_bias: bool) -> keras.layers.Layer:
-    """A layer of the same settings, on request with a bias."""
-    return type(layer).from_config({**layer.get_config(), **({"use_bias": True} if with_bias else {})})
 
 
 def folded_weights(layer: Any, moments: Moments) -> list[np.ndarray]:

@@ -40,16 +40,7 @@ def facts_of_data(model: BlockModel) -> DataFacts:
 
 
 class Head(NamedTuple):
-    """A layer with blocks.
-
-    Fields:
-        name: Of the layer.
-        size: In words, such as "K = 10, L = 3".
-        rank: L; None of layers without ranks.
-        penalty: R by name, or None.
-        degree: Of R in W.
-        alpha: Its weight.
-    """
+    """A layer with blocks: its size in words, L and R by name where it has them, the degree of R in W."""
 
     name: str
     size: str

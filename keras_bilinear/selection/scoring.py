@@ -58,13 +58,10 @@ def scores(
         weight = held_out.weight.astype("float64")
         if scoring == "balanced_accuracy":
             weight = weight / np.maximum(np.bincount(y, weight)[y], np.finfo(float).tiny)
-        found.append(share_of(is_right(ops.convert_to_numpy(z), y), weight, members))
+        z = ops.convert_to_numpy(z)
+        right = (z[:, 0] > 0 if template.units == 1 else z.argmax(axis=1)) == y
+        found.append(share_of(right, weight, members))
     return found
-
-
-def is_right(z: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Whether the largest score is that of the class, (T,). z (T, K)."""
-    return (z[:, 0] > 0 if z.shape[1] == 1 else z.argmax(axis=1)) == y
 
 
 def share_of(right: np.ndarray, weight: np.ndarray, members: np.ndarray) -> tuple[float, float]:
