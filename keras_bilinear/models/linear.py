@@ -95,10 +95,8 @@ class LinearBaseline(ImageRegression):
 
     def _parameters(self, dtype: Any) -> tuple[Tensor, Tensor | None]:
         """The kernel (M N, K) and the bias (K,) or None."""
-        bias = self.head.bias
-        return ops.cast(ops.copy(self.head.kernel), dtype), (
-            None if bias is None else ops.cast(ops.copy(bias), dtype)
-        )
+        bias = None if self.head.bias is None else ops.cast(ops.copy(self.head.bias), dtype)
+        return ops.cast(ops.copy(self.head.kernel), dtype), bias
 
     def _logits(self, X: Images) -> Tensor:
         kernel, bias = self._parameters(X.dtype)
