@@ -14,7 +14,6 @@ from keras_bilinear.maths.bilinear import Factors, Samples, Tensor
 from keras_bilinear.models.regression import ImageRegression
 from keras_bilinear.parts.initializers import OrthogonalizedUniform
 from keras_bilinear.parts.layers import BilinearDense
-from keras_bilinear.parts.optimizers import BlockLineSearch
 from keras_bilinear.solver.blocks import block_names
 from keras_bilinear.solver.descent import Solution
 from keras_bilinear.solver.images import Images
@@ -107,21 +106,16 @@ class BilinearRegression(ImageRegression):
         return Factors(ops.cast(head.A, dtype), ops.cast(head.B, dtype), bias)
 
     def _solved(
-        self,
-        X: Images,
-        samples: Samples,
-        active: Tensor,
-        solver: BlockLineSearch | None = None,
-        max_inner: int | None = None,
+        self, X: Images, samples: Samples, active: Tensor, max_inner: int | None = None
     ) -> tuple[Factors, Solution]:
-        return (solver or self.optimizer).solve_factors(
+        return self._solver().solve_factors(
             X,
             samples,
             self._parameters(X.dtype),
             active,
             penalty=type(self.head.factor_penalty),
             alpha=ops.cast(self.head.alpha, X.dtype),
-            jit=self._jit_solver and solver is None,
+            jit=self._jit_solver,
             max_inner=max_inner,
         )
 

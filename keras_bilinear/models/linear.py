@@ -10,7 +10,6 @@ from keras_bilinear.arguments import non_negative
 from keras_bilinear.maths import penalties
 from keras_bilinear.maths.bilinear import Samples, Tensor
 from keras_bilinear.models.regression import ImageRegression
-from keras_bilinear.parts.optimizers import BlockLineSearch
 from keras_bilinear.solver.descent import Solution
 from keras_bilinear.solver.images import Images
 from keras_bilinear.solver.streamed import KernelOnSketch
@@ -70,16 +69,11 @@ class LinearBaseline(ImageRegression):
         return self.head(ops.reshape(ops.cast(X, self.compute_dtype), (-1, M * N)))
 
     def _solved(
-        self,
-        X: Images,
-        samples: Samples,
-        active: Tensor,
-        solver: BlockLineSearch | None = None,
-        max_inner: int | None = None,
+        self, X: Images, samples: Samples, active: Tensor, max_inner: int | None = None
     ) -> tuple[tuple[Tensor, Tensor | None], Solution]:
         kernel, bias = self._parameters(X.dtype)
-        alpha, jit = ops.cast(ops.copy(self.ridge.alpha), X.dtype), self._jit_solver and solver is None
-        solution = (solver or self.optimizer).solve_linear(X, samples, kernel, bias, alpha, jit, max_inner)
+        alpha = ops.cast(ops.copy(self.ridge.alpha), X.dtype)
+        solution = self._solver().solve_linear(X, samples, kernel, bias, alpha, self._jit_solver, max_inner)
         U = solution.parameters
         return ((U, None) if bias is None else (U[:-1], U[-1])), solution
 

@@ -103,7 +103,7 @@ class ImageRegression(Measured, OnImages, keras.Model):
                     "Expected no `loss_weights` with BlockLineSearch, which minimises J = V + alpha R."
                 )
         super().compile(optimizer=optimizer, loss=loss, metrics=metrics, jit_compile=jit_compile, **kwargs)
-        self._full_batch, self._compiled_parts_built = None, False
+        self._full_batch, self._compiled_parts_built, self._jit_solver = None, False, False
         self._jit_choice = jit_compile
         if self.is_exact:
             pays = jit_compile == "auto" and not optimizer.steps_are_large and not self.run_eagerly
@@ -184,15 +184,14 @@ class ImageRegression(Measured, OnImages, keras.Model):
         return exact_step(self, *data) if self._streaming is None else reading_step(self, data)
 
     def _solved(
-        self,
-        X: Images,
-        samples: Samples,
-        active: Tensor,
-        solver: BlockLineSearch | None = None,
-        max_inner: int | None = None,
+        self, X: Images, samples: Samples, active: Tensor, max_inner: int | None = None
     ) -> tuple[Any, Solution]:
-        """The parameters with block `active` solved, by the compiled optimizer or, without XLA, by `solver`."""
+        """The parameters with block `active` solved, in `max_inner` iterations or those the solver may take."""
         raise NotImplementedError
+
+    def _solver(self) -> BlockLineSearch:
+        """The compiled optimizer in the exact regime, else the default one; as a property Keras would save it."""
+        return self.optimizer if self.is_exact else BlockLineSearch()
 
     def _assign(self, parameters: Any) -> None:
         """Takes parameters as `_solved` gives them."""

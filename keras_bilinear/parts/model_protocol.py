@@ -45,13 +45,12 @@ class RegressionModel(BlockModel, Protocol):
     image_size: tuple[int, int]
     head: Any
     stop_training: bool
-    _jit_solver: bool
 
     @property
     def _trains_exactly(self) -> bool: ...
     def weight_matrices(self) -> np.ndarray: ...  # W (K, M, N)
     def _images(self, pixels: Tensor) -> Any: ...  # solver.images.Images
-    def _solved(self, X: Any, samples: Any, active: Any, solver: Any = None, max_inner: Any = None) -> Any: ...
+    def _solved(self, X: Any, samples: Any, active: Any, max_inner: int | None = None) -> Any: ...
     def _batches(self, dataset: Any) -> Iterator[tuple[Any, Any, Any]]: ...  # images, labels and weights of each
     def _checked(self, x: Any, y: Any, sample_weight: Any = None) -> tuple[Any, Any, Any]: ...
 

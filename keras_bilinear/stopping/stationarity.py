@@ -13,7 +13,6 @@ from keras_bilinear.maths import bilinear as bm
 from keras_bilinear.maths.bilinear import Samples
 from keras_bilinear.parts.losses import targets
 from keras_bilinear.parts.model_protocol import BlockModel, is_on_arrays
-from keras_bilinear.parts.optimizers import BlockLineSearch
 from keras_bilinear.solver.descent import in_sight
 from keras_bilinear.solver.images import Images
 from keras_bilinear.solver.preconditioner import RESOLUTION
@@ -39,9 +38,9 @@ def decrease_in_sight(model: BlockModel) -> float | None:
     if too_far_from_zero(X, model.alpha):
         return math.inf
     samples = Samples(targets(y, model.units, weight.dtype), bm.normalised_weights(weight))
-    solver, blocks = (None, len(model.block_names)) if model.is_exact else (BlockLineSearch(), 1)
+    blocks = len(model.block_names) if model.is_exact else 1  # of the default solver
     numbers = (ops.convert_to_tensor(number, "int32") for number in range(blocks))
-    solutions = (model._solved(X, samples, number, solver, max_inner=0)[1] for number in numbers)
+    solutions = (model._solved(X, samples, number, max_inner=0)[1] for number in numbers)
     return sum(float(in_sight(solution, samples)) for solution in solutions)
 
 
