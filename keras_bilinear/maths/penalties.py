@@ -177,7 +177,11 @@ WITH_OPTIMAL_RANK = " or ".join(f'"{name}"' for name, penalty in PENALTIES.items
 
 
 def get(name: str, alpha: float) -> Penalty:
-    """The penalty called `name` with weight `alpha`, or a ValueError for either."""
+    """The penalty called `name` with weight `alpha`.
+
+    Raises:
+        ValueError: if the name is unknown, or alpha is negative or not finite.
+    """
     return PENALTIES[one_of("penalty", name, tuple(PENALTIES))](alpha)
 
 
