@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-LARGEST_INT32, LARGEST_INT64 = 2**31 - 1, 2**63 - 1
+LARGEST_INT32 = 2**31 - 1
 SMALLEST_FLOAT32, LARGEST_FLOAT32 = float(np.finfo("float32").tiny), float(np.finfo("float32").max)
 
 
@@ -24,11 +24,6 @@ def positive_integer(name: str, value: Any) -> int:
 def count(name: str, value: Any) -> int:
     """`value` as an int >= 0, or a ValueError."""
     return integer(name, value, least=0)
-
-
-def optional_seed(value: Any) -> int | None:
-    """`value` as an int that a random generator of Keras takes, or None."""
-    return None if value is None else integer("seed", value, -LARGEST_INT64, LARGEST_INT64)
 
 
 def integer(name: str, value: Any, least: int, most: int = LARGEST_INT32) -> int:

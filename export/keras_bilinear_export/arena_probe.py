@@ -13,18 +13,13 @@ STEP = 16
 """Bytes; the interpreter aligns what it keeps in the arena to them."""
 
 
-def middle(low: int, high: int) -> int:
-    """The arena between the two that is tried next."""
-    return (low + high) // 2
-
-
 def main() -> None:
     """Bisects until the two are neighbours."""
     content = sys.stdin.buffer.read()
     low, high = int(sys.argv[1]), int(sys.argv[2])
     print(low, high, flush=True)
     while high - low > 1:
-        tried = middle(low, high)
+        tried = (low + high) // 2
         low, high = (low, tried) if runs(content, tried * STEP) else (tried, high)
         print(low, high, flush=True)
 

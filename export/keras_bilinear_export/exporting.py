@@ -4,17 +4,10 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import keras
 
-from keras_bilinear.export import (
-    ConversionError,
-    ExportReport,
-    VerificationError,
-    export_tflite,
-    exportable,
-)
+from keras_bilinear.export import ConversionError, ExportReport, VerificationError, export_tflite, exportable
 from keras_bilinear_export.faults import one_line
 from keras_bilinear_export.images import Images
 from keras_bilinear_export.options import VARIANTS, Options
@@ -57,37 +50,28 @@ def one_file(
     """One file, or the reason why there is none."""
     name = file_name(options.model, variant, layout)
     try:
-        report = quietly_exported(
-            model,
-            folder / name,
-            quantize=VARIANTS[variant],
-            layout=layout,
-            output=options.output,
-            representative_data=images.calibration,
-            input_scale=options.input_scale,
-            labels=options.labels,
-            batch_size=options.batch_size,
-            io=io_of(variant, options),
-            validation_data=(images.x, images.y),
-        )
+        with warnings.catch_warnings():
+            # Of weights that stay in float32: the report tells.
+            warnings.simplefilter("ignore", UserWarning)
+            report = export_tflite(
+                model,
+                folder / name,
+                quantize=VARIANTS[variant],
+                layout=layout,
+                output=options.output,
+                representative_data=images.calibration,
+                input_scale=options.input_scale,
+                labels=options.labels,
+                batch_size=options.batch_size,
+                io=options.io if variant == "int8" else "float32",  # all others take and give float32
+                validation_data=(images.x, images.y),
+            )
     except (VerificationError, ConversionError) as error:
         return Missed(name, variant, layout, one_line(error))
     except RuntimeError as error:
         # What the converter raises for an operator that does not compute in such numbers.
         return Missed(name, variant, layout, f"The converter cannot write it: {one_line(error)}")
     return Written(name, variant, layout, report, (folder / name).read_bytes())
-
-
-def quietly_exported(*arguments: Any, **options: Any) -> ExportReport:
-    """`export_tflite` without its warning of weights that stay in float32, which the report tells."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        return export_tflite(*arguments, **options)
-
-
-def io_of(variant: str, options: Options) -> str:
-    """Only files that compute in int8 take and give int8 or uint8."""
-    return options.io if variant == "int8" else "float32"
 
 
 def file_name(model: Path, variant: str, layout: str) -> str:

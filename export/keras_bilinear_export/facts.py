@@ -102,7 +102,8 @@ def file_facts(file: Written, microseconds: float | None, dense_bytes: int | Non
         bytes_to_dense=None if dense_bytes is None else file.export.bytes / dense_bytes,
         microseconds=microseconds,
         parameters=file.export.parameters,
-        weights=weight_types(file.content),
+        # With two axes or more, which leaves out biases and single numbers.
+        weights=tuple(sorted({kind for kind, shape in litert.stored_weights(file.content) if len(shape) > 1})),
         operators=file.export.ops,
         arena=arena(file.content),
         default=proof.default,
@@ -116,8 +117,3 @@ def arena(content: bytes) -> int | None:
         return arena_size(content)
     except (ImportError, ValueError):
         return None
-
-
-def weight_types(content: bytes) -> tuple[str, ...]:
-    """Types of the constants with two axes or more, which leaves out biases and single numbers."""
-    return tuple(sorted({kind for kind, shape in litert.stored_weights(content) if len(shape) > 1}))

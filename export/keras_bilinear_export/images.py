@@ -24,12 +24,7 @@ class Images(NamedTuple):
 
 
 def from_npz(path: Path) -> Images:
-    """`x`, and `y` if it is there; `x_calibration` or else some images of `x` calibrate.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: if it is no such archive, has no `x`, or too few images.
-    """
+    """`x`, and `y` if it is there; `x_calibration` or else some images of `x` calibrate."""
     arrays = arrays_of(path)
     if "x" not in arrays:
         raise ValueError(f"Expected {path} to hold an array x. Received: {', '.join(arrays) or 'no array'}")
@@ -75,12 +70,7 @@ def split(x: np.ndarray, y: np.ndarray | None, source: str) -> Images:
 
 
 def from_dataset(name: str, input_scale: float | None) -> Images:
-    """Training images calibrate and test images verify; the brightest pixel is 1 once it is scaled.
-
-    Raises:
-        ValueError: if tensorflow-datasets can neither find nor download it.
-        ImportError: if the package that has the data is not installed.
-    """
+    """Training images calibrate and test images verify; the brightest pixel is 1 once it is scaled."""
     if name == "digits":
         train, x, y, brightest = *handwritten_digits(), 16
     else:

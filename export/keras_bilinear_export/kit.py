@@ -28,9 +28,6 @@ def export_kit(options: Options) -> int:
     """Writes what is asked for and prints the report; returns 0, or 1 if a file missed a gate.
 
     Files take their places at the very end, at once where the disk can: after a fault the folder is as it was.
-
-    Raises:
-        ValueError, OSError, ImportError: for whatever is wrong with model, images, options, disk or packages.
     """
     litert.runtime()  # A missing package is said before the work, not after it.
     model = loaded_model(options.model)
@@ -55,12 +52,7 @@ def images_for(options: Options, model: keras.Model) -> Images:
     if options.data is not None:
         return from_npz(options.data)
     assert options.dataset is not None  # one of the two is required
-    return from_dataset(options.dataset, scale_of_files(model, options))
-
-
-def scale_of_files(model: keras.Model, options: Options) -> float | None:
-    """The `input_scale` of what is written: as asked for, or the model's own."""
-    return exportable(model).input_scale if options.input_scale is None else options.input_scale
+    return from_dataset(options.dataset, exportable(model).scale_of_file(options.input_scale))
 
 
 @contextlib.contextmanager
@@ -123,7 +115,7 @@ def report_on(model: keras.Model, images: Images, options: Options, files: Seque
         source=images.source,
         calibration_images=len(images.calibration),
         verification_images=len(images.x),
-        input_scale=scale_of_files(model, options),
+        input_scale=exportable(model).scale_of_file(options.input_scale),
         keras_accuracy=None if proof is None else proof.keras_accuracy,
         machine=this_machine(),
         files=tuple(file_facts(file, time, dense) for file, time in zip(written, times, strict=True)),

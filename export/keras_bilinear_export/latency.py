@@ -1,7 +1,7 @@
 """How long files take for one image on this machine."""
 
-import time
-from collections.abc import Callable, Sequence
+import timeit
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,8 @@ def median_latencies(files: Sequence[bytes], image: np.ndarray, runs: int) -> li
     The files take turns, so that whatever else the machine does slows all of them alike.
     """
     calls = [ready(content, image).invoke for content in files]
-    seconds = [[seconds_a_call(invoke) for invoke in calls] for _ in range(-(-runs // CALLS))]
-    return (np.median(seconds, axis=0) * 1e6).tolist()
+    seconds = [[timeit.timeit(invoke, number=CALLS) for invoke in calls] for _ in range(-(-runs // CALLS))]
+    return (np.median(seconds, axis=0) / CALLS * 1e6).tolist()
 
 
 def ready(content: bytes, image: np.ndarray) -> Any:
@@ -31,11 +31,3 @@ def ready(content: bytes, image: np.ndarray) -> Any:
     interpreter.set_tensor(tensor["index"], quantizer(tensor)(image[None]))
     interpreter.invoke()
     return interpreter
-
-
-def seconds_a_call(invoke: Callable[[], None]) -> float:
-    """Time of one of several calls in a row."""
-    start = time.perf_counter()
-    for _ in range(CALLS):
-        invoke()
-    return (time.perf_counter() - start) / CALLS

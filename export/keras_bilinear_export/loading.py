@@ -11,12 +11,7 @@ from keras_bilinear_export.faults import one_line
 
 
 def loaded_model(path: str | os.PathLike[str]) -> keras.Model:
-    """The model that a `.keras` file holds.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: if it is another kind of file, damaged, or holds code or classes that Keras does not know.
-    """
+    """The model that a `.keras` file holds, or a ValueError for any other file, code and unknown classes."""
     file = Path(path)
     # Older formats have no safe mode, so nothing else is even opened.
     if file.suffix != ".keras":

@@ -70,14 +70,7 @@ class MicroModel:
 
 
 def read_model(content: bytes) -> MicroModel:
-    """Reads a float32, int8 or int16x8 file written by `export_tflite`.
-
-    Raises:
-        ValueError: if it is no TFLite file, takes anything but one image a call, has an operator that is not among
-            `RESOLVER_METHODS`, is of the kind `dynamic` or `float16`, which TensorFlow Lite Micro does not run, or
-            has wrong metadata, or was changed since it was written.
-        ImportError: if ai-edge-litert is not installed.
-    """
+    """Reads a float32, int8 or int16x8 file written by `export_tflite`, or raises a ValueError for any other."""
     # LiteRT verifies the bytes, after what may end it; TensorFlow Lite Micro does not, and crashes on wrong ones.
     litert.check_structure(content)
     interpreter = loaded(content, "default")
@@ -113,28 +106,21 @@ def read_model(content: bytes) -> MicroModel:
 def check_kind(file: Any) -> None:
     """Raises a ValueError for weights that TensorFlow Lite Micro cannot multiply."""
     types = litert.schema().TensorType
-    if any(tensor.type == types.FLOAT16 for graph in file.subgraphs for tensor in graph.tensors):
-        raise unsupported("float16")
-    if any((image.type, weights.type) == (types.FLOAT32, types.INT8) for _, image, weights in products(file)):
-        raise unsupported("dynamic")
+    is_half = any(tensor.type == types.FLOAT16 for graph in file.subgraphs for tensor in graph.tensors)
+    if is_half or any((x.type, w.type) == (types.FLOAT32, types.INT8) for _, x, w in products(file)):
+        raise ValueError(
+            "Expected a float32, int8 or int16x8 file: TensorFlow Lite Micro prepares no other. "
+            f'Received: weights as quantize="{"float16" if is_half else "dynamic"}" writes them'
+        )
 
 
-def products(file: Any) -> Iterator[tuple[int, Any, Any]]:
-    """(builtin code, first input, second input) of every operator that has two."""
+def products(file: Any) -> Iterator[tuple[str, Any, Any]]:
+    """(name, first input, second input) of every operator that has two."""
     for graph in file.subgraphs:
         for operator in graph.operators:
             if len(operator.inputs) > 1:
-                kind = file.operatorCodes[operator.opcodeIndex]
                 first, second = (graph.tensors[index] for index in operator.inputs[:2])
-                yield max(kind.builtinCode, kind.deprecatedBuiltinCode), first, second
-
-
-def unsupported(quantize: str) -> ValueError:
-    """The error for a kind of file that the runtime refuses."""
-    return ValueError(
-        "Expected a float32, int8 or int16x8 file: TensorFlow Lite Micro prepares no other. "
-        f'Received: weights as quantize="{quantize}" writes them'
-    )
+                yield litert.operator_name(operator, file), first, second
 
 
 def single(details: list[dict[str, Any]]) -> dict[str, Any]:
@@ -152,12 +138,9 @@ def tensor(details: dict[str, Any]) -> Tensor:
 
 def cmsis_scratch(file: Any) -> int:
     """Bytes of scratch of CMSIS-NN on cores with DSP instructions: its int8 depthwise kernel takes two a weight."""
-    kinds = litert.schema()
-    return max(
-        (
-            2 * int(np.prod(weights.shape))
-            for code, image, weights in products(file)
-            if code == kinds.BuiltinOperator.DEPTHWISE_CONV_2D and image.type == kinds.TensorType.INT8
-        ),
-        default=0,
-    )
+    sizes = [
+        2 * int(np.prod(weights.shape))
+        for name, image, weights in products(file)
+        if name == "DEPTHWISE_CONV_2D" and litert.type_name(image) == "INT8"
+    ]
+    return max(sizes, default=0)

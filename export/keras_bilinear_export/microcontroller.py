@@ -12,7 +12,7 @@ import numpy as np
 
 from keras_bilinear.export import temporary_sibling
 from keras_bilinear_export import firmware
-from keras_bilinear_export.arena_probe import STEP, middle
+from keras_bilinear_export.arena_probe import STEP
 from keras_bilinear_export.micro_model import MicroModel, read_model
 
 PROBE = Path(__file__).with_name("arena_probe.py")
@@ -155,7 +155,7 @@ def measured_arena(model: MicroModel) -> int:
             raise RuntimeError(f"{PROBE.name}: {probe.stderr.decode(errors='replace')}")
         low, high = (int(steps) for steps in probe.stdout.splitlines()[-1].split())
         if probe.returncode < 0:  # A signal ended it in the arena that it tried.
-            low = middle(low, high)
+            low = (low + high) // 2
     return high * STEP
 
 

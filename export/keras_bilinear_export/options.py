@@ -34,31 +34,18 @@ class Options:
 
 
 def parsed(arguments: list[str] | None = None) -> Options:
-    """The options; ends the process with exit code 2 for arguments that make no sense.
-
-    Raises:
-        ValueError: if the file of labels is not text.
-        OSError: if it cannot be read.
-    """
+    """The options; ends the process with exit code 2 for arguments that make no sense."""
     parser = command_line()
-    args = parser.parse_args(arguments)
-    if args.io != "float32" and "int8" not in args.variants:
-        parser.error(f"Expected int8 among --variants for --io {args.io}. Received: {' '.join(args.variants)}")
-    labels = args.labels if args.labels_file is None else lines_of(args.labels_file)
+    given = vars(parser.parse_args(arguments))
+    if given["io"] != "float32" and "int8" not in given["variants"]:
+        received = " ".join(given["variants"])
+        parser.error(f"Expected int8 among --variants for --io {given['io']}. Received: {received}")
+    labels, labels_file, batch = (given.pop(name) for name in ("labels", "labels_file", "batch"))
+    labels = labels if labels_file is None else lines_of(labels_file)
     return Options(
-        model=args.model,
-        out=args.out,
-        data=args.data,
-        dataset=args.dataset,
-        variants=once(args.variants),
-        layouts=once(args.layouts),
-        input_scale=args.input_scale,
-        io=args.io,
-        output=args.output,
+        **given | {name: tuple(dict.fromkeys(given[name])) for name in ("variants", "layouts")},
         labels=None if labels is None else tuple(labels),
-        batch_size=None if args.batch == "dynamic" else 1,
-        saved_model=args.saved_model,
-        latency_runs=args.latency_runs,
+        batch_size=None if batch == "dynamic" else 1,
     )
 
 
@@ -136,8 +123,3 @@ def lines_of(path: str | os.PathLike[str]) -> list[str]:
     except UnicodeDecodeError as error:
         raise ValueError(f"Expected a text file in UTF-8. Received: {path}: {error.reason}") from error
     return [line.strip() for line in text.splitlines() if line.strip()]
-
-
-def once(names: list[str]) -> tuple[str, ...]:
-    """The names in order, each once."""
-    return tuple(dict.fromkeys(names))

@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 
@@ -10,7 +11,6 @@ from keras_bilinear.export import KernelReport
 from keras_bilinear_export.choice import choices
 from keras_bilinear_export.exporting import Missed
 from keras_bilinear_export.facts import FileFacts, ModelFacts
-from keras_bilinear_export.table import bullets, table
 
 PACKAGES = ("tensorflow", "keras", "ai-edge-litert")
 OF_DENSE = "Of Dense: bytes over those of Flatten + Dense with the same weights in float32."
@@ -50,7 +50,6 @@ class Report:
         return choices(self.files, self.keras_accuracy)
 
     def json(self) -> str:
-        """Everything; NaN and infinity cannot be in it."""
         return json.dumps({**asdict(self), "choices": self.choices}, indent=2, allow_nan=False) + "\n"
 
     def markdown(self) -> str:
@@ -63,12 +62,10 @@ class Report:
             parts += ["## Files", self.files_table(), OF_DENSE if self.files[0].bytes_to_dense else ""]
             parts += [ARENA if any(file.arena for file in self.files) else ""]
             parts += ["## Against Keras", self.differences_table()]
-        if self.files:
             parts += ["## Operators", bullets([f"{file}: {', '.join(file.operators)}" for file in self.files])]
         return "\n\n".join(part for part in parts if part) + "\n"
 
     def about(self) -> str:
-        """The model, the images and the machine."""
         model, size = self.model, " x ".join(map(str, self.model.image))
         rank = "" if model.rank is None else f", rank {model.rank}"
         sizes = [
@@ -87,7 +84,6 @@ class Report:
         )
 
     def files_table(self) -> str:
-        """Size and speed."""
         heads = ["file", "bytes", "of Dense", "weights", "arena", "µs"]
         return table(
             heads,
@@ -135,3 +131,22 @@ def this_machine() -> dict[str, str | int | None]:
         "python": platform.python_version(),
         **{package: version(package) for package in PACKAGES},
     }
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Markdown that is aligned, so that it reads as plain text, too: the first column left and the others right.
+
+    Columns without entries are left out.
+    """
+    columns = [column for column in zip(heads, *rows, strict=True) if any(column[1:])]
+    widths = [max(3, *map(len, column)) for column in columns]
+    sides = "<" + ">" * len(columns[1:])
+    places = zip(columns, sides, widths, strict=True)
+    head, *lines = zip(*([f"{cell:{side}{n}}" for cell in column] for column, side, n in places), strict=True)
+    rule = [":" + "-" * (widths[0] - 1), *("-" * (width - 1) + ":" for width in widths[1:])]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *lines))
+
+
+def bullets(lines: Sequence[str]) -> str:
+    """A list."""
+    return "\n".join(f"- {line}" for line in lines)

@@ -48,15 +48,10 @@ def checked_batch(
     weight = checked_weights(sample_weight, len(images))
     if class_weight is not None:
         weight = weight * class_weights(class_weight, max(K, 2))[class_indices(labels, K)]
-    return Batch(images, labels, in_range(weight, dtype))
-
-
-def in_range(weight: np.ndarray, dtype: str) -> np.ndarray:
-    """Weights (T,) in `dtype`, or a ValueError if their sum is beyond it, or nothing is left of them."""
     expect_weight(weight.sum(), dtype)
     weight = weight.astype(dtype)
     expect_weight(weight.max(), dtype)  # or it was too little to be seen
-    return weight
+    return Batch(images, labels, weight)
 
 
 def expect_weight(total: float, dtype: str) -> None:
@@ -194,11 +189,7 @@ def is_array(x: Any) -> bool:
 
 
 def the_only_batch(dataset: Any, y: Any = None, sample_weight: Any = None) -> dict[str, Any]:
-    """x, y and sample_weight of a dataset that always yields one and the same batch.
-
-    Raises:
-        ValueError: if it yields several batches, nothing, or no labels, or if some are given beside it.
-    """
+    """x, y and sample_weight of a dataset that always yields one and the same batch, or a ValueError."""
     advice = "solves each block on all the data. Pass arrays, one full batch, or compile with a Keras optimizer."
     if dataset is None:
         raise ValueError("Expected training images `x`. Received: x=None")

@@ -11,10 +11,7 @@ from keras_bilinear.parts.image_layout import ImageLayout
 def laid_out(data: Any, layout: ImageLayout | None, name: str = "x") -> Any:
     """Arrays or a `tf.data.Dataset` with matrices (T, rows, columns) in place of images (T, M, N, C).
 
-    What has matrices already stays as it is, and so does all without a layout.
-
-    Raises:
-        ValueError: if images are of another shape, or data come in any other form.
+    What has matrices already stays as it is, and so does all without a layout; a ValueError for any other form.
     """
     if layout is None or data is None:
         return data

@@ -114,10 +114,8 @@ def check_split(fraction: Any, is_divisible: bool) -> None:
 
 def check_frequency(frequency: Any) -> None:
     """Raises a ValueError unless it is a number of epochs, or the epochs themselves."""
-    epochs = (
-        frequency if isinstance(frequency, Collection) and not isinstance(frequency, str | bytes) else [frequency]
-    )
-    for epoch in epochs:
+    are_epochs = isinstance(frequency, Collection) and not isinstance(frequency, str | bytes)
+    for epoch in frequency if are_epochs else [frequency]:
         positive_integer("validation_freq", epoch)
 
 
@@ -130,11 +128,7 @@ def check_callbacks(callbacks: Any) -> None:
 
 
 def has_parts(data: Any, any_kind: bool = False) -> bool:
-    """Whether validation data come as (x, y) or (x, y, weight), arrays or, for networks, of any kind.
-
-    Raises:
-        ValueError: if they are a tuple or list of another kind, or nothing that data can be.
-    """
+    """Whether they come as (x, y) or (x, y, weight), arrays or of `any_kind`; a ValueError for other tuples."""
     if (is_array(data) and not isinstance(data, list)) or (isinstance(data, tuple | list) and len(data) == 1):
         raise ValueError("Expected labels in `validation_data`, (x, y). Received: images alone")
     if isinstance(data, tuple | list):
@@ -193,11 +187,7 @@ def is_endless(data: Any) -> bool:
 
 
 def known_shape(name: str, part: Any) -> tuple[int | None, ...] | None:
-    """The shape of a part of a batch as far as it is known; None for no part, or an unknown rank.
-
-    Raises:
-        ValueError: if it is no dense array.
-    """
+    """The shape of a dense part of a batch as far as it is known; None for no part, or an unknown rank."""
     if part is None:
         return None
     if isinstance(part, tf.RaggedTensorSpec | tf.SparseTensorSpec) or not hasattr(part, "shape"):

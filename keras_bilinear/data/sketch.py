@@ -41,11 +41,7 @@ class Reservoir:
 
 
 class FirstOfEachClass:
-    """The first `FEW` images of each class, for chance may pass rare ones by, and how many there are of each.
-
-    Args:
-        classes: How many classes there are.
-    """
+    """The first `FEW` images of each class, for chance may pass rare ones by, and how many there are of each."""
 
     def __init__(self, classes: int):
         self.counts = np.zeros(classes, "int64")

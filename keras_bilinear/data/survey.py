@@ -54,18 +54,7 @@ def survey(
     size: tuple[int, int] | None = None,
     dtype: str = "float32",
 ) -> Survey:
-    """Reads a data set that yields (x, y) or (x, y, weight) once, and checks all of it.
-
-    Args:
-        dataset: What `checked_batch` takes, in batches.
-        K: Number of classes; 1 for binary models.
-        class_weight: Weight of each class; multiplies the sample weights.
-        size: (M, N) the model was built for, or None.
-        dtype: Of the sketch, unless its images are bytes.
-
-    Raises:
-        ValueError: for anything the model cannot be trained on, with the number of the batch.
-    """
+    """Reads a data set that yields (x, y) or (x, y, weight) once, and checks all of it as `checked_batch` does."""
     drawn, firsts = None, FirstOfEachClass(max(K, 2))
     total, largest, is_whole, batches = 0.0, 0.0, True, 0
     for batch in checked_batches(dataset, K, class_weight, size, dtype):
@@ -78,7 +67,8 @@ def survey(
     expect_weight(total, dtype)
     kept = drawn.images()
     sketch = firsts.complete(kept, class_indices(kept.y, K))
-    return Survey(drawn.seen, batches, firsts.counts, largest, has_whole_pixels(dataset), is_whole, sketch)
+    whole_pixels = bool(dataset.element_spec[0].dtype.is_integer)
+    return Survey(drawn.seen, batches, firsts.counts, largest, whole_pixels, is_whole, sketch)
 
 
 def checked_batches(
@@ -88,7 +78,7 @@ def checked_batches(
     size: tuple[int, int] | None = None,
     dtype: str = "float32",
 ) -> Iterator[Batch]:
-    """The batches of a data set, each checked as arrays are; images of one size. Arguments as of `survey`."""
+    """The batches of a data set, each checked as arrays are; images of one size."""
     weights, number = class_weights(class_weight or {}, max(K, 2)), 0
     for number, parts in enumerate(dataset, start=1):
         batch = numbered(number, parts, K, size, dtype)
@@ -114,11 +104,6 @@ def is_stream(data: Any) -> bool:
     if batches == tf.data.UNKNOWN_CARDINALITY:
         batches = sum(1 for _ in data.take(2))  # the only way to know
     return batches > 1
-
-
-def has_whole_pixels(dataset: tf.data.Dataset) -> bool:
-    """Whether images come in a type of whole numbers."""
-    return bool(dataset.element_spec[0].dtype.is_integer)
 
 
 def sketch_size(size: tuple[int, ...]) -> int:

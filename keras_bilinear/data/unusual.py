@@ -5,20 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from keras_bilinear.data.arrays import Batch, class_indices
-
 MOST_OF_WHOLE_PIXELS = 2
 """Images of whole numbers up to this are counts or marks, beyond it most likely bytes."""
 
 
-def warn_of_one_class(batch: Batch, K: int) -> None:
+def warn_of_one_class(classes: np.ndarray) -> None:
     """Warns when only one class occurs in training data, for then there is nothing to separate."""
-    warn_of_few_classes(len(np.unique(class_indices(batch.y, K))))
-
-
-def warn_of_few_classes(classes: int) -> None:
-    """The same, given how many classes occur."""
-    if classes == 1:
+    if len(np.unique(classes)) == 1:
         warnings.warn("`y` holds one class only, so the model will predict it for every image.", stacklevel=2)
 
 

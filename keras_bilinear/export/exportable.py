@@ -55,7 +55,11 @@ class Exportable:
     network: keras.Model | None = None
     outputs: Outputs | None = None
     input_scale: float | None = None
-    as_matrices: Callable[[Any], Any] | None = None
+    as_matrices: Callable[[Any], Any] = lambda X: X
+
+    def scale_of_file(self, asked: float | None) -> float | None:
+        """The `input_scale` of what is written: as asked for, or the model's own."""
+        return self.input_scale if asked is None else asked
 
 
 def exportable(model: keras.Model, output: str = "probabilities") -> Exportable:
@@ -68,9 +72,11 @@ def exportable(model: keras.Model, output: str = "probabilities") -> Exportable:
         K = units(model) if given is None else sum(map(math.prod, given.values()))
         refuse_quantized(model)
         layouts = LAYOUTS if has_bilinear_layers(model) else LAYOUTS[1:]
-        return Exportable(
-            shape, K, layouts, True, functools.partial(scores_of_network, model), network=model, outputs=given
-        )
+
+        def scores_of_network(X: np.ndarray, output: str) -> np.ndarray:
+            return called(model if computes_in_float32(model) else float32_copy(model), X)
+
+        return Exportable(shape, K, layouts, True, scores_of_network, network=model, outputs=given)
     W, bias, is_bilinear = model.weight_matrices(), model.head.bias, isinstance(model, BilinearRegression)
     return Exportable(
         model.image_shape,
@@ -104,11 +110,6 @@ def scores_of_ours(model: ImageRegression, X: np.ndarray, output: str) -> np.nda
         return called(model, X)
     z = model.logits(ops.convert_to_tensor(X, dtype=model._solver_dtype))
     return ops.convert_to_numpy(z if output == "logits" else bm.probabilities(z))
-
-
-def scores_of_network(network: keras.Model, X: np.ndarray, _: str) -> np.ndarray:
-    """`predict`, in float32, all outputs side by side."""
-    return called(network if computes_in_float32(network) else float32_copy(network), X)
 
 
 def called(network: keras.Model, X: np.ndarray) -> np.ndarray:

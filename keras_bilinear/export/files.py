@@ -168,14 +168,14 @@ def export_tflite(
     graph = inference_graph(model, layout, output, input_scale, quantized=quantize not in FLOAT_WEIGHTS)
     source = graph.model
     check_fitted(source)
-    input_scale = source.input_scale if input_scale is None else input_scale
+    input_scale = source.scale_of_file(input_scale)
     images = checked_representative_data(representative_data, graph, input_scale)
     facts = metadata.facts_of(source.units, quantize, input_scale, images, labels)
     batch = None if batch_size is None else positive_integer("batch_size", batch_size)
     check_batch(batch or 1, source.image_shape)
     if metric is not None:
         expect_metric(metric, source)
-    held_out = None if validation_data is None else checked_data(source, *x_and_y(validation_data, metric))
+    held_out = None if validation_data is None else checked_data(source, *x_and_y(validation_data), metric)
     target = checked_target(path)
     if target.exists() and not target.is_file():
         kind = "a folder" if target.is_dir() else "a device or a pipe"
@@ -198,7 +198,11 @@ def export_tflite(
         proof,
     )
     if quantize not in FLOAT_WEIGHTS and float_parameters:
-        warn_of_float_weights(report)
+        warnings.warn(
+            f"quantize={quantize!r} has left {float_parameters:,} of {graph.parameters:,} numbers in float32: the "
+            'converter keeps tensors of fewer than 1,024 numbers. quantize="int8" stores all in int8.',
+            stacklevel=2,
+        )
     if is_chief(model.distribute_strategy):
         with temporary_sibling(target) as new:
             new.write_bytes(content)
@@ -206,14 +210,14 @@ def export_tflite(
     return report
 
 
-def x_and_y(validation_data: Any, metric: Metric | None) -> tuple[Any, Any, Metric | None]:
-    """Images, labels or None, and the metric, from (x,) or (x, y), or a ValueError that says what came instead."""
+def x_and_y(validation_data: Any) -> tuple[Any, Any]:
+    """Images, and labels or None, from (x,) or (x, y), or a ValueError that says what came instead."""
     if not isinstance(validation_data, tuple | list) or not 1 <= len(validation_data) <= 2:
         is_tuple = isinstance(validation_data, tuple | list)
         kind = f"{len(validation_data)} parts" if is_tuple else f"no tuple but a {type(validation_data).__name__}"
         raise ValueError(f"Expected `validation_data` to be (x, y) or (x,), arrays. Received: {kind}")
     x, y = (*validation_data, None)[:2]
-    return x, y, metric
+    return x, y
 
 
 def check_fitted(model: Exportable) -> None:
@@ -243,12 +247,3 @@ def sound_content(
     except ValueError as error:
         raise ConversionError(str(error)) from error
     return metadata.sealed(content, facts) if facts else content
-
-
-def warn_of_float_weights(report: ExportReport) -> None:
-    """Says that the file is larger than its name promises."""
-    warnings.warn(
-        f"quantize={report.quantize!r} has left {report.float_parameters:,} of {report.parameters:,} numbers in "
-        'float32: the converter keeps tensors of fewer than 1,024 numbers. quantize="int8" stores all in int8.',
-        stacklevel=3,
-    )

@@ -23,17 +23,15 @@ def check_weights(content: bytes) -> None:
     for name, numbers, readers in litert.float_constants(content):
         largest = float(np.abs(numbers).max())
         too_large = largest > LARGEST and any(operator not in BOUNDS for operator, _ in readers)
-        if too_large or (0 < largest < LEAST and any(multiplies(numbers, *reader) for reader in readers)):
+        # As more than a bias or an epsilon.
+        multiplies = any(
+            operator not in ADDED | BOUNDS and not (numbers.ndim == 1 and place > 1) for operator, place in readers
+        )
+        if too_large or (0 < largest < LEAST and multiplies):
             raise ConversionError(
                 f"Expected weights from {LEAST:.1e} to {LARGEST:,.0f}, the range of float16; {ADVICE}. "
                 f"Received: {largest:.1e} for the largest of {name}"
             )
-
-
-def multiplies(numbers: np.ndarray, operator: str, place: int) -> bool:
-    """Whether an operator takes the numbers for more than a bias or an epsilon."""
-    is_bias = numbers.ndim == 1 and place > 1
-    return not is_bias and operator not in ADDED | BOUNDS
 
 
 def check_scores(content: bytes, graph: InferenceGraph, images: np.ndarray | None, white: float) -> None:

@@ -18,12 +18,8 @@ def float32_copy(
 ) -> keras.Model:
     """The same network, computed in float32. Layers that do so already are shared with it, not copied.
 
-    Args:
-        network: A functional or sequential model, built.
-        replace: What stands for each bilinear layer; by default the layer itself, or its copy.
-
-    Raises:
-        ValueError: if a layer of another precision holds more than its config and its weights.
+    `replace` gives what stands for each bilinear layer; by default that is the layer itself, or its copy. A
+    ValueError if a layer of another precision holds more than its config and its weights.
     """
     pairs: list[tuple[Any, Any]] = []
 

@@ -18,12 +18,13 @@ SPARED = 500
 
 
 class Gates(NamedTuple):
-    """What a file may differ from Keras: |differences| of probabilities, and fractions of the images.
+    """How weights are stored, and what a file may differ from Keras: |differences| of probabilities, and fractions.
 
     The mean is that of ten classes or so; where no small probabilities are averaged in, for K = 1, it is five times
     as much. A metric of the user's may change by a fraction of itself.
     """
 
+    weights: tuple[str, ...]
     max_difference: float
     mean_difference: float
     agreement: float
@@ -33,11 +34,12 @@ class Gates(NamedTuple):
 
 
 GATES = {
-    None: Gates(5e-5, 5e-6, 0.999, 0.0005, 1e-3),
-    "float16": Gates(1e-2, 2e-4, 0.995, 0.0005, 1e-2),
-    "dynamic": Gates(0.4, 5e-3, 0.97, 0.003, 0.05, True),
-    "int8": Gates(0.4, 1e-2, 0.95, 0.003, 0.1, True),
-    "int16x8": Gates(0.4, 5e-3, 0.97, 0.003, 0.05, True),
+    None: Gates(("FLOAT32",), 5e-5, 5e-6, 0.999, 0.0005, 1e-3),
+    "float16": Gates(("FLOAT16",), 1e-2, 2e-4, 0.995, 0.0005, 1e-2),
+    # The converter keeps small tensors in float32.
+    "dynamic": Gates(("FLOAT32", "INT8"), 0.4, 5e-3, 0.97, 0.003, 0.05, True),
+    "int8": Gates(("INT8",), 0.4, 1e-2, 0.95, 0.003, 0.1, True),
+    "int16x8": Gates(("INT8",), 0.4, 5e-3, 0.97, 0.003, 0.05, True),
 }
 """Some times what healthy files show, on MNIST and digits with alpha from 0 to 0.1; faults are off by far more."""
 

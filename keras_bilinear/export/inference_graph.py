@@ -82,7 +82,7 @@ def inference_graph(
         raise ValueError(
             f"Expected `output` to be one of {list(OUTPUTS)}, for a model of classes. Received: {output!r}"
         )
-    input_scale = source.input_scale if input_scale is None else input_scale
+    input_scale = source.scale_of_file(input_scale)
     scale = 1.0 if input_scale is None else positive("input_scale", input_scale)
     if not LEAST_SCALE <= scale <= LARGEST_SCALE:
         raise ValueError(f"Expected `input_scale` within float32. Received: input_scale={input_scale!r}")
@@ -102,10 +102,7 @@ def graph_of_ours(
     bias = None if model.bias is None else finite_float32(model.bias)
     of_matrices, parameters = scores(weights, bias, quantized), count(weights, bias)
     squash = {"logits": tf.identity, "probabilities": tf.sigmoid if model.units == 1 else tf.nn.softmax}[output]
-
-    def z(X: Tensor) -> Tensor:
-        return of_matrices(X if model.as_matrices is None else model.as_matrices(X))
-
+    z = lambda X: of_matrices(model.as_matrices(X))
     return InferenceGraph(model, z, squash, output, False, layout, parameters)
 
 
@@ -132,18 +129,15 @@ def graph_of_network(
 
     def side_by_side(X: Tensor) -> Tensor:
         parts = outputs(X)
-        return parts[0] if model.outputs is None else tf.concat([flat(part) for part in parts], axis=1)
+        if model.outputs is None:
+            return parts[0]
+        return tf.concat([tf.reshape(part, (tf.shape(X)[0], -1)) for part in parts], axis=1)
 
     if model.outputs is None:
         check_output(side_by_side, model.image_shape, output, input_scale)
     parameters = lowered.count_params() + sum(layer.parameters for layer in bilinear)
     certain = output == "probabilities"
     return InferenceGraph(model, side_by_side, tf.identity, output, certain, layout, parameters, outputs)
-
-
-def flat(scores: Tensor) -> Tensor:
-    """(T, ...) -> (T, K)."""
-    return tf.reshape(scores, (tf.shape(scores)[0], -1))
 
 
 def check_output(

@@ -24,7 +24,6 @@ class ByClass(NamedTuple):
     labels: np.ndarray | None
 
     def figure(self, scores: np.ndarray) -> float | None:
-        """The accuracy."""
         if self.labels is None:
             return None
         return float(np.mean(class_scores(scores, self.output).argmax(axis=1) == self.labels))
@@ -46,17 +45,14 @@ class AsTheyAre(NamedTuple):
     metric: Metric | None = None
 
     def figure(self, scores: np.ndarray) -> float | None:
-        """The metric."""
         return None if self.metric is None else float(self.metric(self.y, apart(scores, self.outputs)))
 
     def report(self, kernels: str, scores: np.ndarray, expected: np.ndarray) -> KernelReport:
-        """What one run shows. scores, expected (T, K), with all outputs side by side."""
         difference = np.abs(scores - expected) / sizes(expected, self.outputs)
         largest, mean = float(difference.max()), float(difference.mean())
         return KernelReport(kernels, largest, mean, 1.0, self.figure(scores), "metric", spared(difference))
 
     def check(self, report: KernelReport, gates: Gates, expected: np.ndarray) -> None:
-        """Raises a VerificationError for the first gate missed."""
         check_gates(report, gates, np.zeros((len(expected), 1)), None)  # no small numbers are averaged in
         figure, received = self.figure(expected), report.accuracy
         if figure is None or received is None:

@@ -77,11 +77,7 @@ def has_data(buffer: Any) -> bool:
 
 
 def metadata(content: bytes) -> dict[str, Any]:
-    """What `with_metadata` has written into a file; empty for any other file.
-
-    Raises:
-        ValueError: if the entry is there, but holds no JSON object.
-    """
+    """What `with_metadata` has written into a file, or a ValueError if that is no JSON; empty for any other."""
     file = unpacked(content)
     entries = [entry for entry in file.metadata or [] if entry.name == METADATA.encode()]
     if not entries:

@@ -24,8 +24,9 @@ from keras_bilinear.maths.bilinear import Tensor
 def lowered_weights(A: Any, B: Any, layout: str, input_scale: float = 1.0) -> tuple[np.ndarray, ...]:
     """(A, B), or the kernel (M N, K) that W makes: computed in float64 and rounded once."""
     A, B = np.asarray(A, "float64"), np.asarray(B, "float64") * input_scale
-    weights = (merged_kernel(A, B),) if layout == "merged" else in_use(*balanced(A, B))
-    return tuple(map(rounded, weights))
+    if layout == "merged":
+        return (rounded(np.einsum("lmk,lnk->mnk", A, B).reshape(-1, A.shape[2])),)
+    return tuple(map(rounded, in_use(*balanced(A, B))))
 
 
 def balanced(A: np.ndarray, B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -65,11 +66,6 @@ def count(weights: tuple[np.ndarray, ...], bias: np.ndarray | None) -> int:
     else:
         stored = sum(w.size for w in weights)
     return stored + (0 if bias is None else bias.size)
-
-
-def merged_kernel(A: np.ndarray, B: np.ndarray) -> np.ndarray:
-    """W = sum_l a b^T as a dense kernel (M N, K), in the precision of the factors."""
-    return np.einsum("lmk,lnk->mnk", A, B).reshape(-1, A.shape[2])
 
 
 def rounded(weights: np.ndarray) -> np.ndarray:

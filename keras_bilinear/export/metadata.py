@@ -48,7 +48,7 @@ def checked_facts(content: bytes, units: int) -> dict[str, Any]:
     quantize, scale, pixels = (facts.get(key) for key in ("quantize", "input_scale", "input_range"))
     if quantize not in QUANTIZE:
         raise ValueError(f"Expected a file quantised as one of {list(QUANTIZE)}. Received: {quantize!r}")
-    if scale is not None and not is_scale(scale):
+    if scale is not None and not (finite(scale) is not None and LEAST_SCALE <= scale <= LARGEST_SCALE):
         raise ValueError(f"Expected an `input_scale` that is a number > 0 in the metadata. Received: {scale!r}")
     if pixels is not None and not is_range(pixels, scale):
         raise ValueError(
@@ -58,11 +58,6 @@ def checked_facts(content: bytes, units: int) -> dict[str, Any]:
     if "labels" in facts:
         checked_names(facts["labels"], units)
     return facts
-
-
-def is_scale(value: Any) -> bool:
-    """Whether it is a number that `export_tflite` takes for a scale."""
-    return finite(value) is not None and LEAST_SCALE <= value <= LARGEST_SCALE
 
 
 def is_range(pixels: Any, scale: float | None) -> bool:

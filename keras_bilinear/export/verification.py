@@ -24,14 +24,6 @@ from keras_bilinear.export.litert import check_structure, operators, stored_weig
 from keras_bilinear.export.metadata import check_span, checked_facts
 from keras_bilinear.tables import Report, Table
 
-WEIGHT_TYPES = {
-    None: {"FLOAT32"},
-    "float16": {"FLOAT16"},
-    "dynamic": {"INT8", "FLOAT32"},  # the converter keeps small tensors in float32
-    "int8": {"INT8"},
-    "int16x8": {"INT8"},
-}
-
 
 @dataclass(frozen=True, repr=False)
 class VerificationReport(Report):
@@ -186,12 +178,9 @@ def blamed_on_the_file() -> Iterator[None]:
         raise
     except (ValueError, RuntimeError, IndexError, MemoryError) as error:
         # LiteRT's own messages say nothing of what was expected.
-        own = (
-            str(error)
-            if str(error).startswith("Expected ")
-            else f"Expected a file that LiteRT runs. Received: {error}"
-        )
-        raise VerificationError(own) from error
+        is_own = str(error).startswith("Expected ")
+        message = str(error) if is_own else f"Expected a file that LiteRT runs. Received: {error}"
+        raise VerificationError(message) from error
 
 
 def checked_output(content: bytes, model: Exportable) -> str:
@@ -205,7 +194,8 @@ def checked_output(content: bytes, model: Exportable) -> str:
     named = {name: {SIGNATURE: {"inputs": ["image"], "outputs": [name]}} for name in OUTPUTS}
     if model.outputs is not None:
         named = {SCORES: {SIGNATURE: {"inputs": ["image"], "outputs": sorted(model.outputs)}}}
-    output = next((name for name, signature in named.items() if signature == in_order(signatures)), None)
+    in_order = {key: {**each, "outputs": sorted(each["outputs"])} for key, each in signatures.items()}
+    output = next((name for name, signature in named.items() if signature == in_order), None)
     if output is None:
         raise VerificationError(f"Expected a signature as one of {list(named.values())}. Received: {signatures}")
     image, given = interpreter.get_input_details()[0], outputs_of(interpreter, model.outputs or ())
@@ -217,11 +207,6 @@ def checked_output(content: bytes, model: Exportable) -> str:
         if not np.issubdtype(tensor["dtype"], np.floating) and not 0 < scale < np.inf:
             raise VerificationError(f"Expected a scale > 0 for {tensor['name']!r}. Received: {scale}")
     return output
-
-
-def in_order(signatures: dict[str, Any]) -> dict[str, Any]:
-    """The signatures with their outputs sorted by name."""
-    return {key: {**each, "outputs": sorted(each["outputs"])} for key, each in signatures.items()}
 
 
 def check_shapes(
@@ -242,8 +227,8 @@ def check_shapes(
 def check_weights(content: bytes, quantize: str | None) -> None:
     """Raises a VerificationError unless the weights are stored as the file promises."""
     found = {kind for kind, _ in stored_weights(content)} & {"FLOAT32", "FLOAT16", "INT8"}
-    if not found <= WEIGHT_TYPES[quantize]:
+    if not found <= set(GATES[quantize].weights):
         raise VerificationError(
-            f"Expected weights stored as {' or '.join(sorted(WEIGHT_TYPES[quantize]))} in a file with "
+            f"Expected weights stored as {' or '.join(GATES[quantize].weights)} in a file with "
             f"quantize={quantize!r}. Received: {', '.join(sorted(found))}"
         )

@@ -48,18 +48,13 @@ def merged_weights(A: Tensor, B: Tensor) -> Tensor:
     return ops.einsum("lmk,lnk->kmn", A, B)
 
 
-def kernel(A: Tensor, B: Tensor) -> Tensor:
-    """W as a dense kernel, (M N, K). A (L, M, K), B (L, N, K)."""
-    return ops.reshape(ops.einsum("lmk,lnk->mnk", A, B), (-1, ops.shape(A)[2]))
-
-
 def logits(X: Tensor, A: Tensor, B: Tensor, bias: Tensor | None = None) -> Tensor:
     """z_{t,k} = sum_l a_{l,k}^T X_t b_{l,k} + bias_k (Eq. zk.BL). X (..., M, N) -> z (..., K).
 
     W is merged first: one product with X costs T.MN.K multiply-adds, the factored form L times as many.
     """
-    W = kernel(A, B)
-    MN, K = ops.shape(W)
+    MN, K = ops.shape(A)[1] * ops.shape(B)[1], ops.shape(A)[2]
+    W = ops.reshape(ops.einsum("lmk,lnk->mnk", A, B), (-1, K))
     z = ops.matmul(ops.reshape(X, (-1, MN)), W)
     z = z if len(X.shape) == 3 else ops.reshape(z, (*ops.shape(X)[:-2], K))
     return z if bias is None else z + bias
@@ -138,9 +133,6 @@ def margins(z: Tensor, C: Tensor) -> Tensor:
 
     The difference of two large numbers would drown a small V in float32 rounding; Lambda(u) does not. For K >= 2 u
     is z minus the logit of the class, for K = 1 it is z turned so that the class is on the negative side.
-
-    Raises:
-        ValueError: if one of them is known to have K = 1 and the other is not: formulas differ.
     """
     if (z.shape[1] == 1) != (C.shape[1] == 1):
         raise ValueError(f"Expected logits and targets of the same classes. Received: {z.shape} and {C.shape}")

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_bilinear.arguments import at_least_two, positive_integer
+from keras_bilinear.arguments import positive_integer
 from keras_bilinear.data.unusual import warn_of_rank
 from keras_bilinear.maths import bilinear as bm
 from keras_bilinear.maths import penalties
@@ -33,15 +33,15 @@ class BilinearRegression(ImageRegression):
         self,
         units: int,
         rank: int | str,
-        alpha: float,
-        penalty: str,
-        use_bias: bool,
-        input_shape: Any,
-        seed: int | None,
-        name: str | None,
-        dtype: Any,
-        input_scale: float,
-        rows: Any,
+        alpha: float = 1e-3,
+        penalty: str = "product",
+        use_bias: bool = False,
+        input_shape: Any = None,
+        seed: int | None = None,
+        name: str | None = None,
+        dtype: Any = None,
+        input_scale: float = 1.0,
+        rows: Any = None,
     ):
         super().__init__(units, alpha, use_bias, input_shape, name, dtype, input_scale, rows)
         self._rank_is_automatic = isinstance(rank, str) and rank == "auto"
@@ -105,15 +105,18 @@ class BilinearRegression(ImageRegression):
         bias = None if head.bias is None else ops.cast(ops.copy(head.bias), dtype)
         return Factors(ops.cast(head.A, dtype), ops.cast(head.B, dtype), bias)
 
-    def _solved(self, X: Images, samples: Samples, active: Tensor) -> tuple[Factors, Solution]:
-        return self.optimizer.solve_factors(
+    def _solved(
+        self, X: Images, samples: Samples, active: Tensor, max_inner: int | None = None
+    ) -> tuple[Factors, Solution]:
+        return self._solver().solve_factors(
             X,
             samples,
             self._parameters(X.dtype),
             active,
             penalty=type(self.head.factor_penalty),
-            alpha=ops.cast(ops.copy(self.head.alpha), X.dtype),
+            alpha=ops.cast(self.head.alpha, X.dtype),
             jit=self._jit_solver,
+            max_inner=max_inner,
         )
 
     def _assign(self, parameters: Factors) -> None:
@@ -122,12 +125,11 @@ class BilinearRegression(ImageRegression):
             self.head.bias.assign(parameters.bias)
 
     def _on_sketch(self, X: Images, samples: Samples) -> FactorsOnSketch:
-        alpha = ops.cast(ops.copy(self.head.alpha), X.dtype)
+        alpha = ops.cast(self.head.alpha, X.dtype)
         return FactorsOnSketch(X, samples, alpha, type(self.head.factor_penalty), self._jit_solver)
 
     def _logits(self, X: Images) -> Tensor:
-        bias = None if self.head.bias is None else ops.cast(self.head.bias.value, X.dtype)
-        return X.logits(ops.cast(self.head.A, X.dtype), ops.cast(self.head.B, X.dtype), bias)
+        return X.logits(*self._parameters(X.dtype))
 
     def penalty(self) -> Tensor:
         return ops.cast(self.head.penalty(), self._solver_dtype)
@@ -200,26 +202,7 @@ class BilinearSoftmaxRegression(BilinearRegression):
         >>> model.predict(x_test).argmax(axis=1)
     """
 
-    def __init__(
-        self,
-        units: int,
-        rank: int | str,
-        alpha: float = 1e-3,
-        penalty: str = "product",
-        use_bias: bool = False,
-        input_shape: Any = None,
-        seed: int | None = None,
-        name: str | None = None,
-        dtype: Any = None,
-        input_scale: float = 1.0,
-        rows: Any = None,
-    ):
-        super().__init__(
-            at_least_two(units), rank, alpha, penalty, use_bias, input_shape, seed, name, dtype, input_scale, rows
-        )
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "units": self.units}
+    _is_softmax = True
 
 
 @keras.saving.register_keras_serializable(package="keras_bilinear")

@@ -1,7 +1,7 @@
 """The calls of a Keras model, with images, labels and weights checked before anything else happens."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
@@ -12,6 +12,7 @@ from keras_bilinear.data.arrays import (
     as_array,
     check_image_shape,
     checked_batch,
+    class_indices,
     class_weights,
     is_array,
     the_only_batch,
@@ -30,14 +31,8 @@ from keras_bilinear.parts.image_layout import ImageLayout
 from keras_bilinear.parts.layers_within import refuse_quantized
 from keras_bilinear.stopping.separation import SeparationStop
 
-if TYPE_CHECKING:
-    Host = AlternatingTraining
-else:
-    # At run time a plain mixin, before the class it stands in front of.
-    Host = object
 
-
-class CheckedCalls(Host):
+class CheckedCalls(AlternatingTraining):
     """Mixed into a regression model, which knows the size of its images and its classes."""
 
     units: int
@@ -46,7 +41,8 @@ class CheckedCalls(Host):
     image_size: tuple[int, int]
     _layout: ImageLayout | None
     head: keras.layers.Layer
-    _full_batch: bytes | None
+    _full_batch: str | None = None
+    _compiled_parts_built = False
 
     @property
     def _trains_exactly(self) -> bool:
@@ -67,12 +63,28 @@ class CheckedCalls(Host):
         return [SeparationStop()] if self._trains_exactly and self.alpha == 0 else []
 
     def _build_for(self, batch: Batch) -> None:
-        """Creates every variable before the first step."""
-        raise NotImplementedError
+        """Creates every variable before the first step.
+
+        Saved weights can then be restored in time, and the step is traced once: a trace that creates variables,
+        as those of the metrics, is thrown away and made again.
+        """
+        if not self.built:
+            with self.distribute_strategy.scope():
+                self.build((None, *batch.x.shape[1:]))
+        if self.compiled and not self._compiled_parts_built:
+            self._build_optimizer()
+            if self.distribute_strategy.num_replicas_in_sync > 1:
+                return  # metrics have a value for each replica, and are built within them
+            x, y, weight = (part[:1] for part in batch)
+            y_pred = self(x)
+            self.compute_loss(x, y, y_pred, weight)
+            self.compute_metrics(x, y, y_pred, weight)
+            self.reset_metrics()
+            self._compiled_parts_built = True
 
     def _compile_if_needed(self) -> None:
-        """Compiles with the defaults."""
-        raise NotImplementedError
+        if not self.compiled:
+            self.compile()
 
     def _check(
         self, x: Any, y: Any, sample_weight: Any = None, class_weight: Any = None, size: Any = None
@@ -145,7 +157,7 @@ class CheckedCalls(Host):
                 f"Expected full batches: BlockLineSearch solves each block on all {T} images. Received: "
                 f"batch_size={batch_size}. Leave batch_size out, or compile with a Keras optimizer."
             )
-        warn_of_one_class(batch, self.units)
+        warn_of_one_class(class_indices(batch.y, self.units))
         warn_of_scale(options["x"], batch.x, self.input_scale)
         return batch, {**found, "x": batch.x, "y": batch.y, "sample_weight": batch.weight}
 

@@ -7,7 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_bilinear.arguments import image_shape, positive_integer
-from keras_bilinear.maths.bilinear import truncated_factors
+from keras_bilinear.maths.bilinear import Factors, truncated_factors
 from keras_bilinear.models.bilinear import BilinearLogisticRegression, BilinearRegression, BilinearSoftmaxRegression
 from keras_bilinear.models.linear_sources import LinearSource, gives_logits, laid_out, source_of
 from keras_bilinear.models.normalization import nearest_product
@@ -94,9 +94,7 @@ def nearest(
     model = BilinearLogisticRegression(**settings) if K == 1 else BilinearSoftmaxRegression(K, **settings)
     r, c = spreads(source, size)
     A, B = truncated_factors(ops.convert_to_tensor(in_spreads(source, size)), rank)
-    model.head.assign_factors(A / r[:, None], B / c[:, None])
-    if source.bias is not None:
-        model.head.bias.assign(source.bias)
+    model._assign(Factors(A / r[:, None], B / c[:, None], source.bias))
     return model
 
 

@@ -119,8 +119,9 @@ def head_of(network: Any) -> BilinearDense:
     only("output", network, "output_shape")
     head = network.layers[-1]
     if type(head) is not BilinearDense or head.output is not network.outputs[0]:
-        ends = [layer for layer in network.layers if layer.output is network.outputs[0]]
-        raise ValueError(f"{EXPECTED}, used nowhere else. Received: {', '.join(map(described, ends or [head]))}")
+        ends = [layer for layer in network.layers if layer.output is network.outputs[0]] or [head]
+        received = ", ".join(f"a {type(layer).__name__}, '{layer.name}'" for layer in ends)
+        raise ValueError(f"{EXPECTED}, used nowhere else. Received: {received}")
     expect_probabilities(head)
     expect_frozen_body(network, head)
     return head
@@ -154,11 +155,6 @@ def missing_from(known: list[keras.Variable], variables: list[keras.Variable]) -
     """The names of the variables that are not among those known."""
     ids = set(map(id, known))
     return [variable.path for variable in variables if id(variable) not in ids]
-
-
-def described(layer: Any) -> str:
-    """A layer, by its class and name."""
-    return f"a {type(layer).__name__}, '{layer.name}'"
 
 
 def regression_like(head: BilinearDense) -> BilinearRegression:

@@ -41,12 +41,7 @@ def fit(
     """Fits a model of this package.
 
     The model is asked three times: whether it can be fitted so (`_check_fit`), for callbacks of its own, and to
-    make ready (`_prepare`).
-
-    Args:
-        model: What is fitted.
-        options: As the user gave them to `fit`.
-        run: `keras.Model.fit` of the model.
+    make ready (`_prepare`). `options` are as the user gave them, `run` is `keras.Model.fit` of the model.
     """
     checkpoint = checkpoint_among(listed(options.get("callbacks")))
     if checkpoint is not None:
@@ -154,7 +149,12 @@ def refuse_replicas(model: Fittable) -> None:
 
 def refuse_frozen(model: Fittable) -> None:
     """Raises a ValueError if what must move is frozen, or `trainable` was changed since the model was compiled."""
-    frozen = [part.path or part.name for part in model._moving_parts() if not is_trained(model, part)]
+    frozen = []
+    for part in model._moving_parts():
+        # A variable, or a layer that has none yet.
+        is_variable = isinstance(part, keras.Variable)
+        if not (id(part) in model._trained if is_variable else model.trainable and part.trainable):
+            frozen.append(part.path or part.name)
     if frozen:
         raise ValueError(
             "Expected every block to be trainable, and with BlockLineSearch the bias, which moves with all of "
@@ -166,11 +166,6 @@ def refuse_frozen(model: Fittable) -> None:
             "Expected the variables to be trainable that were when the model was compiled. Received: others; "
             "call `compile` after a change of `trainable`."
         )
-
-
-def is_trained(model: Fittable, part: Any) -> bool:
-    """Whether a variable, or a layer that has none yet, is trained with the model."""
-    return id(part) in model._trained if isinstance(part, keras.Variable) else model.trainable and part.trainable
 
 
 def listed(callbacks: Any) -> list[keras.callbacks.Callback]:

@@ -1,20 +1,17 @@
 """The exact regime: all images as one batch, handed over again and again, on which each step solves a block."""
 
-import hashlib
 from typing import Any, Protocol
 
-import numpy as np
 import tensorflow as tf
 from keras import ops
 
 from keras_bilinear.data.arrays import Batch
 from keras_bilinear.maths import bilinear as bm
 from keras_bilinear.maths.bilinear import Samples, Tensor
+from keras_bilinear.monitoring.same_fit import digest_of
 from keras_bilinear.parts.log_names import INNER_ITERATIONS, logs_of_step
 from keras_bilinear.parts.losses import targets
 from keras_bilinear.parts.model_protocol import RegressionModel
-from keras_bilinear.solver.descent import Solution
-from keras_bilinear.solver.images import Images
 
 VALIDATION_BATCH = 4096
 """So many held-out images are looked at together unless told otherwise."""
@@ -27,8 +24,7 @@ class ExactModel(RegressionModel, Protocol):
     def num_blocks(self) -> int: ...
     def reset_metrics(self) -> None: ...
     def compute_metrics(self, x: Tensor, y: Tensor, y_pred: Tensor, sample_weight: Any) -> dict[str, Any]: ...
-    def _images(self, X: Tensor) -> Images: ...
-    def _solve_active_block(self, X: Images, samples: Samples, active: Tensor) -> Solution: ...
+    def _assign(self, parameters: Any) -> None: ...
 
 
 def exact_step(model: ExactModel, x: Tensor, y: Tensor, weight: Tensor) -> dict[str, Tensor]:
@@ -37,7 +33,8 @@ def exact_step(model: ExactModel, x: Tensor, y: Tensor, weight: Tensor) -> dict[
     images, weight = model._images(x), ops.reshape(weight, (-1,))
     C = targets(y, model.units, weight.dtype)
     schedule, active = model.schedule, model.schedule.active.value % model.num_blocks
-    solution = model._solve_active_block(images, Samples(C, bm.normalised_weights(weight)), active)
+    parameters, solution = model._solved(images, Samples(C, bm.normalised_weights(weight)), active)
+    model._assign(parameters)
     schedule.active.assign(active)
     schedule.record(active, solution.grad_norm, steps=solution.iterations)
     schedule.finish_block(solution.initial_objective, solution.objective, model.num_blocks)
@@ -74,14 +71,12 @@ def repeated(batch: tuple[Tensor, ...]) -> tf.data.Dataset:
     return tf.data.Dataset.from_tensors(batch).repeat().with_options(plain)
 
 
-def refuse_change(batch: Batch, before: bytes | None) -> bytes:
+def refuse_change(batch: Batch, before: str | None) -> str:
     """What identifies the batch; a ValueError if `before` is that of another: J would rise from batch to batch."""
-    hasher = hashlib.blake2b()
-    for part in batch:
-        hasher.update(np.ravel(part).view("uint8").data)  # no copy of what is contiguous
-    if before not in (None, hasher.digest()):
+    digest = digest_of(batch)
+    if before not in (None, digest):
         raise ValueError(
             "Expected the same full batch in every call: BlockLineSearch solves each block on all the data. "
             "Received: another batch than before. Compile anew to change the data, or use a Keras optimizer."
         )
-    return hasher.digest()
+    return digest

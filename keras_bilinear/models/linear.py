@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_bilinear.arguments import at_least_two, non_negative
+from keras_bilinear.arguments import non_negative
 from keras_bilinear.maths import penalties
 from keras_bilinear.maths.bilinear import Samples, Tensor
 from keras_bilinear.models.regression import ImageRegression
@@ -21,13 +21,13 @@ class LinearBaseline(ImageRegression):
     def __init__(
         self,
         units: int,
-        alpha: float,
-        use_bias: bool,
-        input_shape: Any,
-        name: str | None,
-        dtype: Any,
-        input_scale: float,
-        rows: Any,
+        alpha: float = 1e-3,
+        use_bias: bool = False,
+        input_shape: Any = None,
+        name: str | None = None,
+        dtype: Any = None,
+        input_scale: float = 1.0,
+        rows: Any = None,
     ):
         super().__init__(units, alpha, use_bias, input_shape, name, dtype, input_scale, rows)
         self.ridge = penalties.Ridge(alpha)
@@ -68,10 +68,12 @@ class LinearBaseline(ImageRegression):
         M, N = self.image_size
         return self.head(ops.reshape(ops.cast(X, self.compute_dtype), (-1, M * N)))
 
-    def _solved(self, X: Images, samples: Samples, active: Tensor) -> tuple[tuple[Tensor, Tensor | None], Solution]:
+    def _solved(
+        self, X: Images, samples: Samples, active: Tensor, max_inner: int | None = None
+    ) -> tuple[tuple[Tensor, Tensor | None], Solution]:
         kernel, bias = self._parameters(X.dtype)
         alpha = ops.cast(ops.copy(self.ridge.alpha), X.dtype)
-        solution = self.optimizer.solve_linear(X, samples, kernel, bias, alpha, jit=self._jit_solver)
+        solution = self._solver().solve_linear(X, samples, kernel, bias, alpha, self._jit_solver, max_inner)
         U = solution.parameters
         return ((U, None) if bias is None else (U[:-1], U[-1])), solution
 
@@ -87,10 +89,8 @@ class LinearBaseline(ImageRegression):
 
     def _parameters(self, dtype: Any) -> tuple[Tensor, Tensor | None]:
         """The kernel (M N, K) and the bias (K,) or None."""
-        bias = self.head.bias
-        return ops.cast(ops.copy(self.head.kernel), dtype), (
-            None if bias is None else ops.cast(ops.copy(bias), dtype)
-        )
+        bias = None if self.head.bias is None else ops.cast(ops.copy(self.head.bias), dtype)
+        return ops.cast(ops.copy(self.head.kernel), dtype), bias
 
     def _logits(self, X: Images) -> Tensor:
         kernel, bias = self._parameters(X.dtype)
@@ -133,21 +133,7 @@ class LinearSoftmaxRegression(LinearBaseline):
         >>> LinearSoftmaxRegression(units=10, alpha=1e-4).fit(x_train, y_train, epochs=5)
     """
 
-    def __init__(
-        self,
-        units: int,
-        alpha: float = 1e-3,
-        use_bias: bool = False,
-        input_shape: Any = None,
-        name: str | None = None,
-        dtype: Any = None,
-        input_scale: float = 1.0,
-        rows: Any = None,
-    ):
-        super().__init__(at_least_two(units), alpha, use_bias, input_shape, name, dtype, input_scale, rows)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "units": self.units}
+    _is_softmax = True
 
 
 @keras.saving.register_keras_serializable(package="keras_bilinear")

@@ -2,13 +2,14 @@
 
 import copy
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 import tensorflow as tf
 from keras import ops
 
+from keras_bilinear.maths.bilinear import probabilities
 from keras_bilinear.models.linear import LinearBaseline
 from keras_bilinear.parts.image_layout import ImageLayout
 from keras_bilinear.parts.networks import is_functional, only
@@ -47,18 +48,7 @@ class LinearSource(NamedTuple):
     spread: np.ndarray | None = None
 
 
-class LinearClassifier(Protocol):
-    """What is read of a fitted linear classifier of scikit-learn."""
-
-    coef_: np.ndarray
-    intercept_: np.ndarray
-    classes_: np.ndarray
-
-    def predict_proba(self, X: np.ndarray) -> np.ndarray:
-        """(T, K)."""
-
-
-def source_of(model: keras.Model | keras.layers.Dense | LinearClassifier) -> LinearSource:
+def source_of(model: Any) -> LinearSource:
     """What `compress` takes, as a source, or a ValueError that says what was received."""
     if hasattr(model, "steps"):
         return pipeline_source(model)
@@ -69,12 +59,7 @@ def source_of(model: keras.Model | keras.layers.Dense | LinearClassifier) -> Lin
 
 
 def keras_source(model: keras.Model | keras.layers.Dense) -> LinearSource:
-    """A built `Dense` layer, LLR or LSR, or a model whose only layer with weights is one.
-
-    Raises:
-        ValueError: if there is not exactly one such layer, it is quantised, or the model does not take one image
-            and give one row of scores.
-    """
+    """A built `Dense` layer, LLR or LSR, or a model of one image whose only layer with weights is one."""
     layer = the_dense_layer(model)
     shape = (layer.kernel.shape[0],) if layer is model else shape_of_an_image(model)
 
@@ -162,12 +147,8 @@ def laid_out(source: LinearSource, layout: ImageLayout | None) -> LinearSource:
 # scikit-learn ---------------------------------------------------------------------------------------------------
 
 
-def scikit_learn_source(model: LinearClassifier) -> LinearSource:
-    """A fitted linear classifier that knows probabilities, as `LogisticRegression`.
-
-    Raises:
-        ValueError: if it knows none: the scores of a regression or a support vector machine are no log-odds.
-    """
+def scikit_learn_source(model: Any) -> LinearSource:
+    """A fitted linear classifier that knows probabilities: scores of a support vector machine are no log-odds."""
     if not hasattr(model, "predict_proba"):
         raise ValueError(
             "Expected a linear classifier with `predict_proba`, such as LogisticRegression: other scores are no "
@@ -191,11 +172,7 @@ def scikit_learn_source(model: LinearClassifier) -> LinearSource:
 
 
 def pipeline_source(model: Any) -> LinearSource:
-    """A fitted `Pipeline` of a `StandardScaler` and such a classifier: the scaler is folded into the weights.
-
-    Raises:
-        ValueError: for other steps.
-    """
+    """A fitted `Pipeline` of a `StandardScaler` and such a classifier: the scaler is folded into the weights."""
     steps = [step for _, step in model.steps]
     if len(steps) != 2 or not all(hasattr(steps[0], name) for name in ("with_mean", "scale_")):
         names = ", ".join(type(step).__name__ for step in steps)
@@ -243,10 +220,11 @@ def gives_logits(source: LinearSource, size: tuple[int, int]) -> bool:
     rows, kernel = images.reshape(len(images), -1).astype("float64"), source.kernel.astype("float64")
     bias = np.zeros(kernel.shape[1]) if source.bias is None else source.bias.astype("float64")
     z, given = rows @ kernel + bias, source.outputs(images)
+    p = ops.convert_to_numpy(probabilities(z))
     # Of sums of M N products, added up in float32 or, for the shorter types, maybe in float16.
     precision = 3 * source.rounding + len(kernel) ** 0.5 * (2**-12 if source.rounding else 2**-23)
     tolerance = 1e-4 + precision * (np.sqrt(rows**2 @ kernel**2) + np.abs(bias)).max(axis=1, keepdims=True)
-    for expected, is_logits in ((probabilities(z), False), (z, True)):
+    for expected, is_logits in ((p, False), (z, True)):
         if given.shape == z.shape and np.all(np.abs(given - expected) <= tolerance):
             expect_classes(source, is_logits)
             return is_logits
@@ -254,7 +232,7 @@ def gives_logits(source: LinearSource, size: tuple[int, int]) -> bool:
         "Expected a model that gives z = W x + bias of the pixels x, in the order of `input_shape`, or the "
         "probabilities of z: no other scale of the pixels, no other layer or activation, one score for each class. "
         f"Received: a {source.name} that gives {describe(given)} for random images where its weights say "
-        f"{describe(probabilities(z))}"
+        f"{describe(p)}"
     )
 
 
@@ -283,11 +261,3 @@ def probes(source: LinearSource, size: tuple[int, int]) -> np.ndarray:
     scales = np.minimum([1 / spread, (8 + offset) / spread, 1.0, 255.0], LARGEST_PROBE * min(1.0, 1 / spread))
     images = np.random.default_rng(0).normal(size=(len(scales), PROBES, *size))
     return (images * scales[:, None, None, None]).reshape(-1, *size).astype("float32")
-
-
-def probabilities(z: np.ndarray) -> np.ndarray:
-    """Their soft-max, or the sigmoid of a single score. z (T, K)."""
-    if z.shape[1] == 1:
-        return 0.5 + 0.5 * np.tanh(z / 2)
-    e = np.exp(z - z.max(axis=1, keepdims=True))
-    return e / e.sum(axis=1, keepdims=True)

@@ -1,6 +1,6 @@
 """J on given images, and how far it can be above the optimum."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from keras import ops
 
@@ -11,14 +11,8 @@ from keras_bilinear.models.checked_calls import CheckedCalls
 from keras_bilinear.parts.losses import targets
 from keras_bilinear.stopping.certificate import Certificate, certificate
 
-if TYPE_CHECKING:
-    Host = CheckedCalls
-else:
-    # At run time a plain mixin, before the class it stands in front of.
-    Host = object
 
-
-class Measured(Host):
+class Measured(CheckedCalls):
     """Mixed into a regression model."""
 
     def objective(self, x: Any, y: Any = None, sample_weight: Any = None) -> float:
@@ -27,22 +21,14 @@ class Measured(Host):
         A `tf.data.Dataset` of (x, y) or (x, y, weight) in batches is read once, and not held in memory.
         """
         x, y, sample_weight = unmapped(x, y, sample_weight)
-        if is_data_set(x, y, sample_weight):
-            return self._mean_cross_entropy(x) + float(self.penalty())
-        X, y, weight = map(ops.convert_to_tensor, self._checked(x, y, sample_weight))
-        C = targets(y, self.units, weight.dtype)
-        V = bm.cross_entropy(self.logits(X), C, bm.normalised_weights(weight))
-        return float(V + self.penalty())
-
-    def _mean_cross_entropy(self, dataset: Any) -> float:
-        """V of a data set."""
+        is_read = is_data_set(x, y, sample_weight)
         V, images = 0.0, 0
-        for batch in self._batches(dataset):
+        for batch in self._batches(x) if is_read else [self._checked(x, y, sample_weight)]:
             X, y, weight = map(ops.convert_to_tensor, batch)
             w = ops.cast(weight, self._solver_dtype)
             V += float(bm.cross_entropy(self.logits(X), targets(y, self.units, w.dtype), w))
             images += len(batch.x)
-        return V / images
+        return V / images + float(self.penalty())
 
     def certificate(self, x: Any, y: Any = None, sample_weight: Any = None) -> Certificate:
         """How far J on these images can be above the global optimum; see `keras_bilinear.stopping.certificate`.

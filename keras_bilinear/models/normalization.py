@@ -11,7 +11,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_bilinear.models.bilinear import BilinearRegression
 from keras_bilinear.models.regression import ImageRegression
 from keras_bilinear.parts.bilinear_map import BilinearMap
 from keras_bilinear.parts.layers import BilinearDense
@@ -128,30 +127,6 @@ def nearest_product(scale: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.exp(logarithm.mean(axis=1) - middle), np.exp(logarithm.mean(axis=0) - middle)
 
 
-def folded_forms(A: Any, B: Any, bias: Any, moments: Moments) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A (L, M, K), B (L, N, K) and the bias (K,) for samples as they are."""
-    A, B = unscaled(A, B, moments)
-    return A, B, as_float64(bias) - np.einsum("lmk,mn,lnk->k", A, moments.mean, B)
-
-
-def folded_kernel(kernel: Any, bias: Any, moments: Moments) -> tuple[np.ndarray, np.ndarray]:
-    """The kernel (M N, K) and the bias (K,) for samples as they are."""
-    U = as_float64(kernel) / moments.scale.reshape(-1, 1)
-    return U, as_float64(bias) - moments.mean.reshape(-1) @ U
-
-
-def folded_map(A: Any, B: Any, C: Any, moments: Moments) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A (M, P), B (N, Q) and C (P, Q) for samples as they are."""
-    A, B = unscaled(A, B, moments)
-    return A, B, as_float64(C) - A.T @ moments.mean @ B
-
-
-def unscaled(A: Any, B: Any, moments: Moments) -> tuple[np.ndarray, np.ndarray]:
-    """Factors (..., M, K) and (..., N, K) with the scales in them."""
-    rows, columns = outer_parts(moments.scale)
-    return as_float64(A) / rows[:, None], as_float64(B) / columns[:, None]
-
-
 def as_float64(weight: Any) -> np.ndarray:
     """A weight as an array; zero for one that is not there."""
     return np.zeros(()) if weight is None else ops.convert_to_numpy(ops.cast(weight, "float32")).astype("float64")
@@ -162,14 +137,7 @@ def folded_regression(model: ImageRegression, moments: Moments, **changes: Any) 
     settings = {**model.get_config(), "use_bias": True, "input_shape": model.image_size}
     folded = type(model).from_config({**settings, **changes})
     moments = moments._replace(mean=moments.mean * model.input_scale)  # which comes after them
-    head = model.head
-    if isinstance(model, BilinearRegression):
-        A, B, bias = folded_forms(head.A, head.B, head.bias, moments)
-        folded.head.assign_factors(A, B)
-    else:
-        kernel, bias = folded_kernel(head.kernel, head.bias, moments)
-        folded.head.kernel.assign(kernel)
-    folded.head.bias.assign(np.broadcast_to(bias, (model.units,)))
+    assign(folded.head, folded_weights(model.head, moments))
     return folded
 
 
@@ -189,19 +157,25 @@ def folded_network(network: keras.Model, normalization: Any) -> tuple[keras.Sequ
             "Expected a BilinearDense, a BilinearMap or a Dense on flat numbers behind the normalization. "
             f"Received: {names}"
         )
+    if isinstance(layers[first], keras.layers.Dense) and moments.mean.ndim != 1:
+        raise ValueError("Expected a Dense on flat numbers: put a Flatten in front. Received: one on matrices")
     weights = folded_weights(layers[first], moments)
-    folded = keras.Sequential([keras.Input(shape), *(copy_of(layer, layer is layers[first]) for layer in layers)])
-    for copied, layer in zip(folded.layers, layers, strict=True):
-        if layer is not layers[first]:
-            copied.set_weights(layer.get_weights())
-    assign(folded.layers[first], weights)
+    folded = keras.Sequential([keras.Input(shape)])
+    for i, layer in enumerate(layers):
+        changes = {"use_bias": True} if i == first else {}
+        folded.add(type(layer).from_config({**layer.get_config(), **changes}))
+        if i == first:
+            assign(folded.layers[i], weights)
+        else:
+            folded.layers[i].set_weights(layer.get_weights())
     return folded, given, is_within
 
 
 def chain_of(network: Any) -> list[keras.layers.Layer]:
     """The layers of a network in which each takes what the last one gave, or a ValueError."""
     layers = [part for part in getattr(network, "layers", ()) if not isinstance(part, keras.layers.InputLayer)]
-    if not is_functional(network) or not layers or not all(follows(*pair) for pair in pairwise(layers)):
+    follow = all(after.input is before.output for before, after in pairwise(layers))
+    if not is_functional(network) or not layers or not follow:
         raise ValueError(
             "Expected a regression model of keras_bilinear, or a network whose layers follow one another. "
             f"Received: {type(network).__name__}"
@@ -209,40 +183,32 @@ def chain_of(network: Any) -> list[keras.layers.Layer]:
     return layers
 
 
-def follows(before: keras.layers.Layer, layer: keras.layers.Layer) -> bool:
-    """Whether a layer takes just what the one before it gives."""
-    return layer.input is before.output
-
-
 def moved(layout: keras.layers.Layer, values: np.ndarray) -> np.ndarray:
     """What a layer that moves numbers makes of a sample."""
     return ops.convert_to_numpy(layout(values[None].astype("float32")))[0].astype("float64")
 
 
-def copy_of(layer: keras.layers.Layer, with_bias: bool) -> keras.layers.Layer:
-    """A layer of the same settings, on request with a bias."""
-    return type(layer).from_config({**layer.get_config(), **({"use_bias": True} if with_bias else {})})
-
-
-def folded_weights(layer: Any, moments: Moments) -> tuple[np.ndarray, ...]:
-    """Those of the layer that takes the samples, for samples as they are."""
+def folded_weights(layer: Any, moments: Moments) -> list[np.ndarray]:
+    """Kernel or factors, and bias, of the layer that takes the samples, for samples as they are."""
     if isinstance(layer, keras.layers.Dense):
-        if moments.mean.ndim != 1:
-            raise ValueError("Expected a Dense on flat numbers: put a Flatten in front. Received: one on matrices")
-        return folded_kernel(layer.kernel, layer.bias, moments)
-    moments = Moments(*(part.reshape(layer.matrix_shape) for part in moments))
+        mean, scale = (part.reshape(-1) for part in moments)
+        kernel = as_float64(layer.kernel) / scale[:, None]
+        return [kernel, as_float64(layer.bias) - mean @ kernel]
+    mean, scale = (part.reshape(layer.matrix_shape) for part in moments)
+    rows, columns = outer_parts(scale)
+    A, B = as_float64(layer.A) / rows[:, None], as_float64(layer.B) / columns[:, None]
     if isinstance(layer, BilinearMap):
-        return folded_map(layer.A, layer.B, layer.C, moments)
-    return folded_forms(layer.A, layer.B, layer.bias, moments)
+        return [A, B, as_float64(layer.C) - A.T @ mean @ B]
+    return [A, B, as_float64(layer.bias) - np.einsum("lmk,mn,lnk->k", A, mean, B)]
 
 
-def assign(layer: Any, weights: tuple[np.ndarray, ...]) -> None:
-    """Gives a layer its factors or kernel, and its bias."""
-    variables: list[Any] = [layer.bias] if isinstance(layer, BilinearDense) else layer.trainable_variables
+def assign(layer: Any, weights: list[np.ndarray]) -> None:
+    """Gives a layer its kernel or factors, and its bias."""
+    variables = layer.weights
     if isinstance(layer, BilinearDense):
         layer.assign_factors(*weights[:2])
-        weights = weights[2:]
-    for variable, value in zip(variables, weights, strict=True):
+        variables, weights = [layer.bias], weights[2:]
+    for variable, value in zip(variables, weights, strict=False):  # the last may be alpha
         variable.assign(value)
 
 

@@ -1,6 +1,6 @@
 """Images as a model takes them: of one size, with or without channels, numbers or bytes."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
@@ -13,14 +13,8 @@ from keras_bilinear.parts.image_layout import declared_layout
 from keras_bilinear.parts.matrices import as_matrices, shape_of, size_of_images
 from keras_bilinear.solver.images import Images
 
-if TYPE_CHECKING:
-    Host = CheckedCalls
-else:
-    # At run time a plain mixin, before the class it stands in front of.
-    Host = object
 
-
-class OnImages(Host):
+class OnImages(CheckedCalls):
     """Mixed into a regression model, whose `head` sees matrices only."""
 
     _declared_shape: tuple[int, ...] | None

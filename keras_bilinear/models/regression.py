@@ -6,12 +6,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_bilinear.arguments import boolean, non_negative, plain_text, positive, positive_integer
-from keras_bilinear.data.arrays import Batch
+from keras_bilinear.arguments import at_least_two, boolean, non_negative, plain_text, positive
 from keras_bilinear.data.options import known_size
 from keras_bilinear.maths.bilinear import Samples, Tensor
-from keras_bilinear.models.alternation import AlternatingTraining
-from keras_bilinear.models.checked_calls import CheckedCalls
 from keras_bilinear.models.full_batch import exact_options, exact_step
 from keras_bilinear.models.measures import Measured
 from keras_bilinear.models.on_images import OnImages
@@ -33,17 +30,19 @@ from keras_bilinear.solver.descent import Solution
 from keras_bilinear.solver.images import Images
 
 
-class ImageRegression(Measured, OnImages, CheckedCalls, AlternatingTraining, keras.Model):
+class ImageRegression(Measured, OnImages, keras.Model):
     """What the four models share: y = f(z(X)) for images X, fitted by either regime of `fit`.
 
-    Subclasses provide the `head` layer that maps X to z, and `_solve_active_block`.
+    Subclasses provide the `head` layer that maps X to z, and `_solved`.
     """
 
-    head: keras.layers.Layer
-    alpha: float
     jit_compile: Any
     run_eagerly: Any
-    image_size: tuple[int, int]
+    _is_softmax = False  # whether each of `units` classes has a score; else one score is for two
+    _jit_solver = False
+    _jit_choice: bool | str = "auto"
+    _reading: Reading | None = None
+    _streamed = False
 
     def __init__(
         self,
@@ -59,16 +58,10 @@ class ImageRegression(Measured, OnImages, CheckedCalls, AlternatingTraining, ker
         super().__init__(name=plain_text(name), dtype=dtype)
         expect_floating(self.dtype_policy)
         self.input_scale = positive("input_scale", input_scale)
-        self.units = positive_integer("units", units)
+        self.units = at_least_two(units) if self._is_softmax else 1
         self.use_bias = boolean("use_bias", use_bias)
         self._declare(input_shape, rows)
         non_negative("alpha", alpha)
-        self._jit_solver = False
-        self._jit_choice: bool | str = "auto"
-        self._full_batch: bytes | None = None
-        self._reading: Reading | None = None
-        self._streamed = False
-        self._compiled_parts_built = False
 
     def call(self, X: Tensor) -> Tensor:
         """Probabilities (T, K) of images (T, M, N), (T, M, N, 1) or as `rows` has it; (T, 1) for binary models."""
@@ -112,7 +105,7 @@ class ImageRegression(Measured, OnImages, CheckedCalls, AlternatingTraining, ker
                     "Expected no `loss_weights` with BlockLineSearch, which minimises J = V + alpha R."
                 )
         super().compile(optimizer=optimizer, loss=loss, metrics=metrics, jit_compile=jit_compile, **kwargs)
-        self._full_batch, self._compiled_parts_built = None, False
+        self._full_batch, self._compiled_parts_built, self._jit_solver = None, False, False
         self._jit_choice = jit_compile
         if self.is_exact:
             pays = jit_compile == "auto" and not optimizer.steps_are_large and not self.run_eagerly
@@ -134,10 +127,6 @@ class ImageRegression(Measured, OnImages, CheckedCalls, AlternatingTraining, ker
                 f"cross-entropy of the model's output, averaged, without label smoothing. Received: loss={loss!r}"
             )
 
-    def _compile_if_needed(self) -> None:
-        if not self.compiled:
-            self.compile()
-
     def _moving_parts(self) -> list[Any]:
         if not self.built:
             return [self.head]
@@ -156,26 +145,6 @@ class ImageRegression(Measured, OnImages, CheckedCalls, AlternatingTraining, ker
             return options
         self.schedule.begin_fit()
         return exact_options(options, self._training_data, self.num_blocks)
-
-    def _build_for(self, batch: Batch) -> None:
-        """Creates every variable before the first step.
-
-        Saved weights can then be restored in time, and the step is traced once: a trace that creates variables,
-        as those of the metrics, is thrown away and made again.
-        """
-        if not self.built:
-            with self.distribute_strategy.scope():
-                self.build((None, *batch.x.shape[1:]))
-        if self.compiled and not self._compiled_parts_built:
-            self._build_optimizer()
-            if self.distribute_strategy.num_replicas_in_sync > 1:
-                return  # metrics have a value for each replica, and are built within them
-            x, y, weight = (part[:1] for part in batch)
-            y_pred = self(x)
-            self.compute_loss(x, y, y_pred, weight)
-            self.compute_metrics(x, y, y_pred, weight)
-            self.reset_metrics()
-            self._compiled_parts_built = True
 
     @property
     def num_blocks(self) -> int:
@@ -218,15 +187,15 @@ class ImageRegression(Measured, OnImages, CheckedCalls, AlternatingTraining, ker
             return super()._step(data)
         return exact_step(self, *data) if self._streaming is None else reading_step(self, data)
 
-    def _solve_active_block(self, X: Images, samples: Samples, active: Tensor) -> Solution:
-        """Solves block `active` and assigns its parameters."""
-        parameters, solution = self._solved(X, samples, active)
-        self._assign(parameters)
-        return solution
-
-    def _solved(self, X: Images, samples: Samples, active: Tensor) -> tuple[Any, Solution]:
-        """The parameters with block `active` solved."""
+    def _solved(
+        self, X: Images, samples: Samples, active: Tensor, max_inner: int | None = None
+    ) -> tuple[Any, Solution]:
+        """The parameters with block `active` solved, in `max_inner` iterations or those the solver may take."""
         raise NotImplementedError
+
+    def _solver(self) -> BlockLineSearch:
+        """The compiled optimizer in the exact regime, else the default one; as a property Keras would save it."""
+        return self.optimizer if self.is_exact else BlockLineSearch()
 
     def _assign(self, parameters: Any) -> None:
         """Takes parameters as `_solved` gives them."""
@@ -259,6 +228,7 @@ class ImageRegression(Measured, OnImages, CheckedCalls, AlternatingTraining, ker
 
     def get_config(self) -> dict[str, Any]:
         return {
+            **({"units": self.units} if self._is_softmax else {}),
             "alpha": self.alpha,
             "use_bias": self.use_bias,
             "input_scale": self.input_scale,

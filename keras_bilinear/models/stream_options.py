@@ -1,6 +1,6 @@
 """Fits to data sets of many batches in the exact regime: what they can be told, before anything is read."""
 
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -8,21 +8,14 @@ import tensorflow as tf
 from keras_bilinear.data.options import check_split
 from keras_bilinear.data.survey import Survey, is_data_set
 from keras_bilinear.monitoring.progress import tell
+from keras_bilinear.parts.model_protocol import BlockModel
 from keras_bilinear.parts.optimizers import BlockLineSearch
 
 READING = "Reading the data set once, to check it ..."
 """What is shown before the first pass."""
 
 
-class Fitted(Protocol):
-    """What is asked of a model before its images are read."""
-
-    compiled: bool
-    optimizer: Any
-    num_blocks: int
-
-
-def expect_streamable(model: Fitted, options: dict[str, Any], callbacks: list[Any]) -> None:
+def expect_streamable(model: BlockModel, options: dict[str, Any], callbacks: list[Any]) -> None:
     """Raises a ValueError for what needs all images in memory, or is told twice."""
     if is_data_set(options.get("x")):
         is_data_set(*(options.get(name) for name in ("x", "y", "sample_weight")))  # or a ValueError
@@ -34,15 +27,11 @@ def expect_streamable(model: Fitted, options: dict[str, Any], callbacks: list[An
             "replicas: all others need all images in memory. Received: "
             f"blocks={optimizer.blocks!r}, inner={optimizer.inner!r}"
         )
-    if any(isinstance(getattr(callback, "save_freq", None), int) for callback in backups(callbacks)):
+    backups = [callback for callback in callbacks if isinstance(callback, keras.callbacks.BackupAndRestore)]
+    if any(isinstance(backup.save_freq, int) for backup in backups):
         raise ValueError(
             'Expected save_freq="epoch": a pass cannot be resumed halfway. Received: a number of steps'
         )
-
-
-def backups(callbacks: list[Any]) -> list[keras.callbacks.BackupAndRestore]:
-    """Keras' own callback that resumes a fit."""
-    return [callback for callback in callbacks if isinstance(callback, keras.callbacks.BackupAndRestore)]
 
 
 def expect_whole_passes(steps: int | None, survey: Survey) -> None:

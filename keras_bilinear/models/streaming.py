@@ -11,7 +11,7 @@ from keras import ops
 from keras_bilinear.data.arrays import Batch, class_weights
 from keras_bilinear.data.options import Forms
 from keras_bilinear.data.survey import Survey, checked_batches, survey
-from keras_bilinear.data.unusual import warn_of_few_classes, warn_of_pixels
+from keras_bilinear.data.unusual import warn_of_one_class, warn_of_pixels
 from keras_bilinear.maths.bilinear import Samples, Tensor
 from keras_bilinear.maths.duality import spectral_norms
 from keras_bilinear.models.reading import Reading, ReadModel, Totals
@@ -20,7 +20,6 @@ from keras_bilinear.parts import log_names as log
 from keras_bilinear.parts.losses import targets
 from keras_bilinear.parts.replicas import agree, of_first
 from keras_bilinear.solver.between_passes import TRIALS, Line, after, doubted, first_line, forgotten, shortened
-from keras_bilinear.solver.descent import Solution
 from keras_bilinear.solver.images import Images
 from keras_bilinear.solver.streamed import OnSketch, Parameters
 
@@ -46,7 +45,6 @@ class StreamedModel(ReadModel, Protocol):
     def _build_for(self, batch: Batch) -> None: ...
     def _compile_if_needed(self) -> None: ...
     def _parameters(self, dtype: Any) -> Parameters: ...
-    def _solved(self, X: Images, samples: Samples, active: Tensor) -> tuple[Parameters, Solution]: ...
     def _assign(self, parameters: Parameters) -> None: ...
     def _on_sketch(self, X: Images, samples: Samples) -> OnSketch: ...
 
@@ -251,7 +249,7 @@ def prepare_stream(model: StreamedModel, options: dict[str, Any]) -> dict[str, A
     data = options["x"], model.units, class_weight, model._forms.size, model._solver_dtype
     found = survey(*data)
     expect_whole_passes(options.get("steps_per_epoch"), found)
-    warn_of_few_classes(int(np.count_nonzero(found.counts)))
+    warn_of_one_class(np.flatnonzero(found.counts))
     warn_of_pixels(found.largest_pixel, found.whole_pixels, model.input_scale)
     # Nothing has been compiled, built or changed up to here.
     model._compile_if_needed()

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from keras_bilinear.monitoring.fit_record import FitRecord
-from keras_bilinear.parts.layers_within import bilinear_layers
+from keras_bilinear.parts.layers_within import named_layers
 from keras_bilinear.parts.model_protocol import BlockModel
 from keras_bilinear.stopping.convergence import advice_if_stalled, remedy
 from keras_bilinear.tables import percent
@@ -24,13 +24,7 @@ NAMED = 6
 
 
 def advice(record: FitRecord, model: BlockModel, filters: dict[str, np.ndarray]) -> Iterator[str]:
-    """What a reader of the fit should know, and what to do about it.
-
-    Args:
-        record: Of the fit.
-        model: As it is now.
-        filters: Its W (K, M, N) of each layer.
-    """
+    """What a reader of the fit should know, and what to do about it. filters: W (K, M, N) of each layer."""
     yield from of_convergence(record, model)
     yield from of_objective(record)
     yield from of_separable_images(record)
@@ -66,7 +60,7 @@ def of_convergence(record: FitRecord, model: BlockModel) -> Iterator[str]:
 
 def more_ranks(model: BlockModel) -> str:
     """What a fit needs whose ranks grew until the epochs ran out."""
-    (layer,) = bilinear_layers(model)
+    (layer,) = named_layers(model).values()
     full = np.flatnonzero(layer.ranks() == layer.rank)
     if not len(full) or layer.rank >= min(layer.matrix_shape):
         return "Give `fit` more epochs."

@@ -88,13 +88,7 @@ def local_path(path: Any) -> str:
 
 
 def usable(path: str, to_write: bool = True) -> Path:
-    """The place behind `path`, links followed, free of what killed processes have left beside it.
-
-    To read, it is left as it is.
-
-    Raises:
-        ValueError: if there can be no file, or none that is read, and replaced by others.
-    """
+    """The place behind `path`, links followed, or a ValueError; to write, free of what killed processes left."""
     try:
         target = Path(path).resolve()
         if target.is_dir() or (target.exists() and not target.is_file()):

@@ -40,16 +40,7 @@ def facts_of_data(model: BlockModel) -> DataFacts:
 
 
 class Head(NamedTuple):
-    """A layer with blocks.
-
-    Fields:
-        name: Of the layer.
-        size: In words, such as "K = 10, L = 3".
-        rank: L; None of layers without ranks.
-        penalty: R by name, or None.
-        degree: Of R in W.
-        alpha: Its weight.
-    """
+    """A layer with blocks: its size in words, L and R by name where it has them, the degree of R in W."""
 
     name: str
     size: str
@@ -65,11 +56,10 @@ def heads_of(model: BlockModel) -> tuple[Head, ...]:
         return ()
     if is_linear(model):
         return (Head(model.head.name, f"K = {model.units}", None, *kind(model.ridge), model.alpha),)
-    heads = []
-    for name, layer in named_factored_layers(model).items():
-        facts = *size_of(layer), *kind(layer.factor_penalty), float(layer.alpha or 0.0)
-        heads.append(Head(name, *facts))
-    return tuple(heads)
+    return tuple(
+        Head(name, *size_of(layer), *kind(layer.factor_penalty), float(layer.alpha or 0.0))
+        for name, layer in named_factored_layers(model).items()
+    )
 
 
 def size_of(layer: FactoredLayer) -> tuple[str, int | None]:

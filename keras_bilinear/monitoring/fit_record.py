@@ -49,16 +49,7 @@ class BlockReport(NamedTuple):
 
 
 class Judgement(NamedTuple):
-    """What the callback says that judges convergence.
-
-    Fields:
-        converged: Whether the fit has, or is certified.
-        stalled: Whether J no longer fell, far from an optimum.
-        reason: Why, in words.
-        goal: What the callback takes for convergence.
-        grows_ranks: Whether it is an `AutomaticRank`.
-        certificate: The last it took in this fit, or None.
-    """
+    """What the callback says that judges convergence, its goal in words, and its last certificate in this fit."""
 
     converged: bool
     stalled: bool

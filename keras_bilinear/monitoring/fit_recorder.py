@@ -34,10 +34,6 @@ class FitRecorder(keras.callbacks.Callback):
 
     It goes before all other callbacks, and is entered before the fit begins and left when that has ended, even by
     an exception, of which callbacks are not told.
-
-    Args:
-        model: What is fitted.
-        callbacks: Those of the fit.
     """
 
     def __init__(self, model: BlockModel, callbacks: Sequence[keras.callbacks.Callback]):
@@ -102,7 +98,6 @@ class FitRecorder(keras.callbacks.Callback):
         )
 
     def recorded(self, start: Standing, interruption: str = "") -> FitRecord:
-        """What there is to tell of the fit as it ends."""
         model, end = self.model, self.standing()
         if self.epochs and self.last.iterations == end.iterations:
             penalty, V = self.epochs[-1].penalty, self.epochs[-1].objective - self.epochs[-1].penalty
@@ -139,7 +134,6 @@ class FitRecorder(keras.callbacks.Callback):
         return tuple(BlockReport(name, int(taken), float(norm), bool(up)) for name, taken, norm, up in rows)
 
     def standing(self) -> Standing:
-        """Where the model stands now."""
         schedule = self.model.schedule
         iterations = inner_optimizer(self.model.optimizer).iterations
         return Standing(

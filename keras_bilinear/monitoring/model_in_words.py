@@ -13,32 +13,20 @@ def summary_lines(layers: dict[str, FactoredLayer], schedule: BlockSchedule) -> 
 
 
 def comparison(layer: FactoredLayer) -> str:
-    """The size of a layer, and its factors as a part of the weights of a linear one."""
+    """The size of a layer, its factors as a part of the weights of a linear one, and its ranks if it uses fewer."""
+    M, N = layer.matrix_shape
     if isinstance(layer, BilinearMap):
-        return comparison_of_map(layer)
+        P, Q = layer.rows, layer.columns
+        return f"{M} x {N} matrices to {P} x {Q}: {share(M * P + N * Q, M * N * P * Q)}"
     assert isinstance(layer, BilinearDense)
-    return comparison_of_head(layer)
-
-
-def comparison_of_map(layer: BilinearMap) -> str:
-    """From which matrices to which, in how many numbers instead of how many."""
-    (M, N), P, Q = layer.matrix_shape, layer.rows, layer.columns
-    factors, weights = M * P + N * Q, M * N * P * Q
-    return (
-        f"{M} x {N} matrices to {P} x {Q}: {factors:,} factors, {100 * factors / weights:.3g} % of the {weights:,} "
-        "weights of a linear layer"
-    )
-
-
-def comparison_of_head(layer: BilinearDense) -> str:
-    """K and L, and the ranks if it uses fewer."""
-    (M, N), K, L = layer.matrix_shape, layer.units, layer.rank
-    factors, weights = L * (M + N) * K, M * N * K
-    text = (
-        f"{M} x {N} images, K = {K}, L = {L}: {factors:,} factors, {100 * factors / weights:.3g} % of the "
-        f"{weights:,} weights of a linear layer"
-    )
+    K, L = layer.units, layer.rank
+    text = f"{M} x {N} images, K = {K}, L = {L}: {share(L * (M + N) * K, M * N * K)}"
     fewest, most = layer.ranks().min(), layer.ranks().max()
     if most == 0 or fewest == L:  # not fitted yet, or all are in use
         return text
     return f"{text}; ranks in use {fewest}" + (f" to {most}" if fewest < most else "")
+
+
+def share(factors: int, weights: int) -> str:
+    """In how many numbers, instead of how many."""
+    return f"{factors:,} factors, {100 * factors / weights:.3g} % of the {weights:,} weights of a linear layer"

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +79,7 @@ def arrays_among(data: Any) -> list[np.ndarray]:
     return [] if any(array.dtype.hasobject for array in arrays) else arrays
 
 
-def digest_of(arrays: list[np.ndarray]) -> str:
+def digest_of(arrays: Sequence[np.ndarray]) -> str:
     """Tells arrays from others; nothing of none."""
     digest = hashlib.sha256()
     for array in arrays:

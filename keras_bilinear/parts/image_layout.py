@@ -52,28 +52,10 @@ class ImageLayout:
         return W.reshape(-1, *(self.shape[axis - 1] for axis in self.axes)).transpose(back)
 
 
-def image_layout(shape: tuple[int, ...], rows: tuple[int, ...]) -> ImageLayout:
-    """The layout of images (M, N, C) whose axes `rows` make the rows, and the others, in their order, the columns.
-
-    Raises:
-        ValueError: if an axis is there twice or not at all, or none is left for the columns.
-    """
-    named = [axis + 4 if axis < 0 else axis for axis in rows]
-    columns = tuple(axis for axis in (1, 2, 3) if axis not in named)
-    if not columns or not set(named) <= {1, 2, 3}:
-        raise ValueError(
-            "Expected `rows` to name one or two of the axes 1, 2 and 3 of an image (M, N, C); the others make the "
-            f"columns. Received: rows={rows}"
-        )
-    axes, M, N = sizes(tuple(named), columns, (None, *shape))
-    return ImageLayout(shape, axes, (M, N))
-
-
 def declared_layout(shape: tuple[int, ...] | None, rows: Any) -> ImageLayout | None:
     """The layout that a model's `input_shape`, checked already, and `rows` say; None for images without channels.
 
-    Raises:
-        ValueError: if one of the two is missing, or `rows` names no axes.
+    The axes `rows` of an image (M, N, C) make the rows, the others, in their order, the columns.
     """
     channels = shape is not None and len(shape) == 3
     if rows is None:
@@ -83,10 +65,18 @@ def declared_layout(shape: tuple[int, ...] | None, rows: Any) -> ImageLayout | N
                 f"rows=(1, 2) makes (M N) x C. Received: input_shape={shape} and rows=None"
             )
         return None
-    axes = checked_axes("rows", rows)
+    given = checked_axes("rows", rows)
     if shape is None or not channels:
         raise ValueError(
             "Expected `input_shape` (M, N, C) with `rows`, which says which of its axes make the rows of a matrix. "
             f"Received: input_shape={shape} and rows={rows!r}"
         )
-    return image_layout(shape, axes)
+    named = tuple(axis + 4 if axis < 0 else axis for axis in given)
+    columns = tuple(axis for axis in (1, 2, 3) if axis not in named)
+    if not columns or not set(named) <= {1, 2, 3}:
+        raise ValueError(
+            "Expected `rows` to name one or two of the axes 1, 2 and 3 of an image (M, N, C); the others make the "
+            f"columns. Received: rows={given}"
+        )
+    axes, M, N = sizes(named, columns, (None, *shape))
+    return ImageLayout(shape, axes, (M, N))

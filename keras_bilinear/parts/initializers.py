@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_bilinear.arguments import optional_seed
+from keras_bilinear.arguments import integer
 from keras_bilinear.maths.bilinear import Tensor
 
 
@@ -28,7 +28,7 @@ class OrthogonalizedUniform(keras.initializers.Initializer):
     """
 
     def __init__(self, seed: int | None = None):
-        self.seed = optional_seed(seed)
+        self.seed = None if seed is None else integer("seed", seed, 1 - 2**63, 2**63 - 1)
         self._uniform = keras.initializers.RandomUniform(-1.0, 1.0, seed=self.seed)
 
     def __call__(self, shape: tuple[int, int, int], dtype: str | None = None) -> Tensor:

@@ -13,11 +13,6 @@ def factored_layers(model: keras.Model) -> list[FactoredLayer]:
     return list(dict.fromkeys(layer for layer in owners if layer is not None))
 
 
-def bilinear_layers(model: keras.Model) -> list[BilinearDense]:
-    """Those of them whose outputs have filters W_k."""
-    return [layer for layer in factored_layers(model) if isinstance(layer, BilinearDense)]
-
-
 def named_factored_layers(model: keras.Model) -> dict[str, FactoredLayer]:
     """The layers with factors by name; those of models within the model may share one, and are numbered then."""
     named: dict[str, FactoredLayer] = {}
@@ -30,7 +25,7 @@ def named_factored_layers(model: keras.Model) -> dict[str, FactoredLayer]:
 
 
 def named_layers(model: keras.Model) -> dict[str, BilinearDense]:
-    """Those with filters W_k, by the same names."""
+    """Those of them whose outputs have filters W_k, by the same names."""
     layers = named_factored_layers(model).items()
     return {name: layer for name, layer in layers if isinstance(layer, BilinearDense)}
 

@@ -142,16 +142,7 @@ class Accuracy(keras.metrics.Accuracy):
     """
 
     def update_state(self, y_true: Tensor, y_pred: Tensor, sample_weight: Any = None) -> None:
-        hit = is_correct(y_true, y_pred)
-        super().update_state(ops.ones_like(hit), hit, sample_weight)
-
-
-def is_correct(y_true: Tensor, y_pred: Tensor) -> Tensor:
-    """1 where the prediction is the label, else 0. y_true as in `CrossEntropy`, y_pred (T, K) -> (T,)."""
-    K = y_pred.shape[-1]
-    C = targets(y_true, K, y_pred.dtype)
-    if K == 1:
-        hit = ops.equal(C[:, 0] > 0.5, y_pred[:, 0] > 0.5)
-    else:
-        hit = ops.equal(ops.argmax(C, axis=1), ops.argmax(y_pred, axis=1))
-    return ops.cast(hit, "float32")
+        K = y_pred.shape[-1]
+        C = targets(y_true, K, y_pred.dtype)
+        given, predicted = (p[:, 0] > 0.5 if K == 1 else ops.argmax(p, axis=1) for p in (C, y_pred))
+        super().update_state(given, predicted, sample_weight)

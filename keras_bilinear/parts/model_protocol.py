@@ -46,12 +46,12 @@ class RegressionModel(BlockModel, Protocol):
     image_size: tuple[int, int]
     head: Any
     stop_training: bool
-    _jit_solver: bool
 
     @property
     def _trains_exactly(self) -> bool: ...
     def weight_matrices(self) -> np.ndarray: ...  # W (K, M, N)
     def _images(self, pixels: Tensor) -> Any: ...  # solver.images.Images
+    def _solved(self, X: Any, samples: Any, active: Any, max_inner: int | None = None) -> Any: ...
     def _batches(self, dataset: Any) -> Iterator[tuple[Any, Any, Any]]: ...  # images, labels and weights of each
     def _checked(self, x: Any, y: Any, sample_weight: Any = None) -> tuple[Any, Any, Any]: ...
 
@@ -71,8 +71,6 @@ class LinearModel(RegressionModel, Protocol):
     """LLR or LSR: the head is a `keras.layers.Dense` on the pixels."""
 
     ridge: Any  # the penalty, whose alpha is a variable
-
-    def _parameters(self, dtype: Any) -> tuple[Tensor, Tensor | None]: ...  # kernel (M N, K), bias (K,)
 
 
 def is_on_arrays(model: BlockModel) -> TypeGuard[RegressionModel]:

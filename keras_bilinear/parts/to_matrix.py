@@ -46,16 +46,12 @@ class ToMatrix(keras.layers.Layer):
         super().__init__(**{**kwargs, "name": plain_text(kwargs.get("name"))})
         self.rows, self.columns = checked_axes("rows", rows), checked_axes("columns", columns)
 
-    def sizes(self, shape: tuple[int | None, ...]) -> tuple[tuple[int, ...], int, int]:
-        """The axes in their new order, and how many rows and columns they make, or a ValueError."""
-        return sizes(self.rows, self.columns, shape)
-
     def call(self, X: Tensor) -> Tensor:
-        axes, M, N = self.sizes(tuple(X.shape))
+        axes, M, N = sizes(self.rows, self.columns, tuple(X.shape))
         return as_matrices_of(X, axes, (M, N))
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        return (input_shape[0], *self.sizes(tuple(input_shape))[1:])
+        return (input_shape[0], *sizes(self.rows, self.columns, tuple(input_shape))[1:])
 
     def compute_output_spec(self, X: Tensor) -> keras.KerasTensor:
         return keras.KerasTensor(self.compute_output_shape(X.shape), dtype=X.dtype)
@@ -79,11 +75,7 @@ def checked_axes(name: str, axes: Any) -> tuple[int, ...]:
 def sizes(
     rows: tuple[int, ...], columns: tuple[int, ...], shape: tuple[int | None, ...]
 ) -> tuple[tuple[int, ...], int, int]:
-    """The axes of a batch of this shape in their new order, and how many rows and columns they make.
-
-    Raises:
-        ValueError: if an axis is missing or named twice, or its size is not known.
-    """
+    """The axes of a batch of this shape in their new order, and how many rows and columns they make."""
     axes = tuple(axis + len(shape) if axis < 0 else axis for axis in rows + columns)
     if sorted(axes) != list(range(1, len(shape))):
         raise ValueError(

@@ -63,7 +63,8 @@ def plot_convergence(
                 draw_tolerance(panel, getattr(history, "params", None) or {}, "rtol" if by_sweep else "block_rtol")
         for name, values in lines.items():
             draw_course(panel, steps, values, *STYLES[name], label=name if len(lines) > 1 else None)
-        panel.set_xlim(*padded(steps))
+        room = max(0.5, 0.03 * np.ptp(steps))  # half a sweep at least: a single one has a place too
+        panel.set_xlim(steps.min() - room, steps.max() + room)
         panel.locator_params(axis="x", integer=True, min_n_ticks=1)
         if panel.get_legend_handles_labels()[1]:
             panel.legend(frameon=False, fontsize=8)
@@ -115,12 +116,6 @@ def draw_tolerance(panel: "Axes", params: Mapping[str, Any], name: str) -> None:
     """Below what decrease a fit with `BlockConvergence` ends, or the turn of a block; nothing for one without."""
     if params.get(name):
         panel.axhline(params[name], color="0.35", linestyle=":", label=f"{name} = {params[name]:g}")
-
-
-def padded(steps: np.ndarray) -> tuple[float, float]:
-    """Limits of the axis with some room, half a sweep at least: a single one has a place too."""
-    room = max(0.5, 0.03 * np.ptp(steps))
-    return steps.min() - room, steps.max() + room
 
 
 def plot_path(path: RegularizationPath, file: str | Path | None = None) -> "Figure":

@@ -130,7 +130,11 @@ class BilinearClassifier(ClassifierMixin, BaseEstimator):
         stop = AutomaticRank(tol) if isinstance(self.rank, str) else BlockConvergence(tol)
         checked_way(self.standardize)
         images, classes, weight = self._checked(X, y, sample_weight)
-        moments = None if self.standardize is None else self._moments(images, weight)
+        moments = None
+        if self.standardize is not None:
+            if not self.use_bias:
+                raise ValueError("Expected `use_bias=True` with `standardize`: a mean is folded into the bias")
+            moments = moments_of_images(images, weight, self.standardize)
         self.model_ = self._new_model()
         # Only the solver is a graph, one for all fits: a graph of the step around it would be traced for each.
         self.model_.compile(jit_compile=False, run_eagerly=True)
@@ -171,12 +175,6 @@ class BilinearClassifier(ClassifierMixin, BaseEstimator):
         """(T, M, N) of flat images."""
         images, layout = rows.reshape(-1, *self.image_shape_), declared_layout(self.image_shape_, self.rows)
         return images if layout is None else layout.matrices(images)
-
-    def _moments(self, images: np.ndarray, weight: np.ndarray) -> Moments:
-        """What the images less, and divided by, are standard; a ValueError without a bias to take the mean in."""
-        if not self.use_bias:
-            raise ValueError("Expected `use_bias=True` with `standardize`: a mean is folded into the bias")
-        return moments_of_images(images, weight, self.standardize)
 
     def _folded(self, moments: Moments) -> BilinearRegression:
         """The fitted model for images as they are; it tells of the fit as the one that was fitted does."""

@@ -80,9 +80,7 @@ class PathPoint(Report):
     def model(self) -> BilinearRegression:
         """The fitted model, ready to predict, export or train on."""
         model = resized(self.template, self.rank, self.alpha)
-        model.head.assign_factors(self.factors.A, self.factors.B)
-        if self.factors.bias is not None:
-            model.head.bias.assign(self.factors.bias)
+        model._assign(self.factors)
         return model
 
 
@@ -211,7 +209,7 @@ def regularization_path(
         train, part = parted(train, last)
         held_out = [part]
     warn_of_rank(rising[-1], template.image_size)
-    warn_of_one_class(train, model.units)
+    warn_of_one_class(class_indices(train.y, model.units))
     warn_of_scale(x, train.x, template.input_scale)
     count = len(falling) * len(rising) * (1 + (folds or 0))
     progress = keras.utils.Progbar(count, verbose=verbose, unit_name="fit")

@@ -154,19 +154,8 @@ def solve_active(
 ) -> tuple[Factors, Solution]:
     """Solves for block number `active` of the sweep with every other factor held fixed.
 
-    Args:
-        images: X, of which a copy is made if it is not one in the dtype of the factors.
-        samples: Targets C (T, K) and weights w (T,).
-        factors: A, B and the bias.
-        active: Index of the block, a scalar integer; 2 (l - 1) is a_l and 2 (l - 1) + 1 is b_l for "factor".
-        budget: When to stop.
-        alpha: Weight of the penalty, scalar.
-        penalty: R.
-        blocks: "factor" or "side".
-        direction: Of the line searches.
-
-    Returns:
-        The factors with the block replaced, and the solution.
+    `active` is a scalar integer; for blocks="factor" 2 (l - 1) is a_l and 2 (l - 1) + 1 is b_l. Returns the factors
+    with the block replaced, and the solution. A copy of the images is made if they are not of the factors' dtype.
     """
     (A, B, bias), X = factors, images.values()
     L = ops.shape(A)[0]

@@ -24,10 +24,6 @@ ROUNDING = 1e-12
 TILE = 4096
 """So many images are cast to float64 at a time."""
 UNSETTLED_BIAS = "The bias is so far from its optimum that nothing but the labels bounds J."
-WITHOUT_ARRAYS = (
-    "Expected a regression model of keras_bilinear and arrays in `fit`: J is certified on all images. Received: "
-    "another model, or a data set"
-)
 
 Gradient = Callable[[np.ndarray, np.ndarray | None], np.ndarray]
 
@@ -222,7 +218,10 @@ def expect_data_of_fit(model: BlockModel, options: dict[str, Any]) -> None:
 def data_of_fit(model: BlockModel) -> tuple[Any, Any, Any]:
     """The images, labels and weights that `fit` runs on, or a ValueError if they are not at hand."""
     if model._training_data is None:
-        raise ValueError(WITHOUT_ARRAYS)
+        raise ValueError(
+            "Expected a regression model of keras_bilinear and arrays in `fit`: J is certified on all images. "
+            "Received: another model, or a data set"
+        )
     return model._training_data
 
 

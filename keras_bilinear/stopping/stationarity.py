@@ -5,18 +5,15 @@ where the fit stands says how far the optimum is, by the same curvature in every
 """
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 from keras import ops
 
 from keras_bilinear.maths import bilinear as bm
-from keras_bilinear.maths.bilinear import Factors, Samples
+from keras_bilinear.maths.bilinear import Samples
 from keras_bilinear.parts.losses import targets
-from keras_bilinear.parts.model_protocol import BlockModel, LinearModel, RegressionModel, is_linear, is_on_arrays
-from keras_bilinear.parts.optimizers import BlockLineSearch
-from keras_bilinear.solver.blocks import block_names
-from keras_bilinear.solver.descent import Solution, in_sight
+from keras_bilinear.parts.model_protocol import BlockModel, is_on_arrays
+from keras_bilinear.solver.descent import in_sight
 from keras_bilinear.solver.images import Images
 from keras_bilinear.solver.preconditioner import RESOLUTION
 from keras_bilinear.stopping.certificate import data_of_fit
@@ -41,10 +38,10 @@ def decrease_in_sight(model: BlockModel) -> float | None:
     if too_far_from_zero(X, model.alpha):
         return math.inf
     samples = Samples(targets(y, model.units, weight.dtype), bm.normalised_weights(weight))
-    solver, jit = (model.optimizer, model._jit_solver) if model.is_exact else (BlockLineSearch(), False)
-    if is_linear(model):
-        return float(in_sight(of_linear(model, X, samples, solver, jit), samples))
-    return sum(float(in_sight(solution, samples)) for solution in of_factors(model, X, samples, solver, jit))
+    blocks = len(model.block_names) if model.is_exact else 1  # of the default solver
+    numbers = (ops.convert_to_tensor(number, "int32") for number in range(blocks))
+    solutions = (model._solved(X, samples, number, max_inner=0)[1] for number in numbers)
+    return sum(float(in_sight(solution, samples)) for solution in solutions)
 
 
 def too_far_from_zero(X: Images, alpha: float) -> bool:
@@ -56,23 +53,3 @@ def too_far_from_zero(X: Images, alpha: float) -> bool:
     variance, coarse = pixels.var(axis=0), np.square(RESOLUTION * pixels.mean(axis=0))
     varies = pixels.max(axis=0) > pixels.min(axis=0)
     return bool(np.any(varies & (coarse > HIDDEN * (variance + alpha))))
-
-
-def of_linear(model: LinearModel, X: Images, samples: Samples, solver: BlockLineSearch, jit: bool) -> Solution:
-    """The one block of a linear model, looked at from where it stands."""
-    alpha = ops.cast(ops.copy(model.ridge.alpha), X.dtype)
-    kernel, bias = model._parameters(X.dtype)
-    return solver.solve_linear(X, samples, kernel, bias, alpha, jit, max_inner=0)
-
-
-def of_factors(
-    model: RegressionModel, X: Images, samples: Samples, solver: BlockLineSearch, jit: bool
-) -> Iterator[Solution]:
-    """Every block of a bilinear model, looked at from where it stands."""
-    head = model.head
-    bias = None if head.bias is None else ops.cast(ops.copy(head.bias), X.dtype)
-    factors = Factors(ops.cast(head.A, X.dtype), ops.cast(head.B, X.dtype), bias)
-    alpha, penalty = ops.cast(ops.copy(head.alpha), X.dtype), type(head.factor_penalty)
-    for active in range(len(block_names(solver.blocks, head.rank))):
-        block = ops.convert_to_tensor(active, "int32")
-        yield solver.solve_factors(X, samples, factors, block, alpha, penalty, jit, max_inner=0)[1]

@@ -146,7 +146,7 @@ def test_weights_that_float32_cannot_hold(weight, class_weight):
 def test_a_single_class_is_warned_about(K):
     x, _ = good(T=3)
     with pytest.warns(UserWarning, match="one class only"):
-        warn_of_one_class(data.checked_batch(x, [1, 1, 1], K), K)
+        warn_of_one_class(data.class_indices(data.checked_batch(x, [1, 1, 1], K).y, K))
 
 
 @pytest.mark.parametrize(

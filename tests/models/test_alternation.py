@@ -6,7 +6,7 @@ import pytest
 
 import keras_bilinear as kb
 from keras_bilinear.models.alternation import AlternatingTraining
-from keras_bilinear.parts.layers_within import bilinear_layers
+from keras_bilinear.parts.layers_within import named_layers
 from tests import four_models
 
 OPTIMIZERS = {
@@ -158,7 +158,7 @@ def test_bilinear_layers_of_nested_models_are_found():
     inner = keras.Sequential([keras.Input((6, 5)), kb.BilinearDense(3, 2, activation="softmax")])
     image = keras.Input((6, 5))
     model = kb.AlternatingModel(image, inner(image))
-    assert bilinear_layers(model) == [inner.layers[-1]]
+    assert list(named_layers(model).values()) == [inner.layers[-1]]
     assert len(model.factor_blocks) == 4
 
 
@@ -181,7 +181,7 @@ def test_bilinear_layers_within_other_layers_take_turns():
     scores = keras.layers.GlobalAveragePooling1D()(frames(movie))
     scores = keras.layers.Add()([scores, pair(keras.layers.Reshape((12, 5))(movie))])
     model = kb.AlternatingModel(movie, keras.layers.Softmax()(scores))
-    assert bilinear_layers(model) == [frames.layer, pair.first, *pair.others]
+    assert list(named_layers(model).values()) == [frames.layer, pair.first, *pair.others]
     assert model._other_variables == []
     model.compile("sgd", "sparse_categorical_crossentropy")
     x, y = data()

@@ -142,6 +142,7 @@ HEADS = {
     "dense": lambda: [keras.layers.Flatten(), keras.layers.Dense(3, "softmax")],
     "turned": lambda: [kb.ToMatrix(rows=2, columns=1), kb.BilinearDense(3, 2, "softmax")],
     "reshaped": lambda: [keras.layers.Reshape((6, 5, 1)), kb.BilinearDense(3, 2)],
+    "frozen": lambda: [kb.BilinearMap(4, 3, factor_penalty=kb.penalties.Sum(1e-3), trainable=False)],
 }
 
 

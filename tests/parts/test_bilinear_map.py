@@ -5,7 +5,7 @@ from keras import ops
 
 from keras_bilinear import BilinearMap
 from keras_bilinear.maths import penalties
-from keras_bilinear.parts.layers_within import bilinear_layers, factored_layers
+from keras_bilinear.parts.layers_within import factored_layers, named_layers
 from tests import reference
 
 
@@ -49,7 +49,7 @@ def test_weights_have_the_papers_letters():
     assert built(use_bias=False).C is None
     assert layer.factor_blocks == [layer.A, layer.B]
     assert factored_layers(keras.Sequential([keras.Input((6, 5)), layer])) == [layer]
-    assert bilinear_layers(keras.Sequential([keras.Input((6, 5)), layer])) == []
+    assert named_layers(keras.Sequential([keras.Input((6, 5)), layer])) == {}
 
 
 @pytest.mark.parametrize(

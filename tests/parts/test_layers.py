@@ -6,7 +6,7 @@ from keras import ops
 
 from keras_bilinear import BilinearDense, OrthogonalizedUniform
 from keras_bilinear.maths import penalties
-from keras_bilinear.parts.layers_within import bilinear_layers
+from keras_bilinear.parts.layers_within import named_layers
 from tests import reference
 
 
@@ -167,7 +167,7 @@ def test_the_penalty_counts_once_however_the_layer_is_reached(reached):
     for options in ({}, {"jit_compile": True}, {"run_eagerly": True})[: 3 if reached == "twice" else 1]:
         # Of the loss nothing but the penalty is left.
         model.compile(keras.optimizers.SGD(0.0), loss=lambda y, z: 0.0 * ops.mean(z), **options)
-        (layer,) = bilinear_layers(model) or [model.layer]
+        (layer,) = named_layers(model).values() or [model.layer]
         for alpha in (0.3, 0.6):
             layer.alpha = alpha
             A, B = np.asarray(layer.A, float), np.asarray(layer.B, float)
