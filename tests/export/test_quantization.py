@@ -187,7 +187,7 @@ def test_the_range_is_that_of_any_image(low, high, input_scale, expected):
 
 
 def test_weights_that_stay_in_float_are_reported(tmp_path):
-    with pytest.warns(UserWarning, match=r"has left 72 of 72 numbers in float32.*less than 1,024"):
+    with pytest.warns(UserWarning, match=r"has left 72 of 72 numbers in float32.*fewer than 1,024"):
         report = export_tflite(random_model("BSR"), tmp_path / "m.tflite", "dynamic")
     assert report.float_parameters == report.parameters == 72
 
