@@ -199,7 +199,7 @@ def test_evaluate_and_predict_check_their_numbers_too(models, options):
             call()
 
 
-@pytest.mark.parametrize("validation_data", [5, "a", X, (X,), (X, Y, None, None), data_set()])
+@pytest.mark.parametrize("validation_data", [5, "a", X, (X,), (X, Y, None, None)])
 def test_a_path_checks_its_validation_data(validation_data):
     with pytest.raises(ValueError, match="`validation_data`"):
         kb.regularization_path(
