@@ -210,12 +210,7 @@ def float32(weights: Any) -> np.ndarray:
 
 
 def gives_logits(source: LinearSource, size: tuple[int, int]) -> bool:
-    """Proves on random images that a model computes what its weights say: whether it gives z, not probabilities.
-
-    Raises:
-        ValueError: if it gives neither: its pixels are scaled or in another order, its activation is another, there
-            are layers besides, or its weights are no scores of classes.
-    """
+    """Proves on random images that a model computes what its weights say: whether it gives z, not probabilities."""
     images = probes(source, size)
     rows, kernel = images.reshape(len(images), -1).astype("float64"), source.kernel.astype("float64")
     bias = np.zeros(kernel.shape[1]) if source.bias is None else source.bias.astype("float64")

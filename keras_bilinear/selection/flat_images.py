@@ -34,9 +34,6 @@ def image_shape(
     """(M, N): as declared, as the images given have it, or what rows of so many pixels can be cut into.
 
     With `channels` (M, N, C), at which rows of pixels give no hint.
-
-    Raises:
-        ValueError: if what is declared is no shape of an image, or not that of the data.
     """
     if declared is None:
         side = math.isqrt(pixels)
