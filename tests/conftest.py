@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_bilinear.atomic_files import temporary_sibling
+
 # Two devices, for tests of several replicas: TensorFlow wants to know before it does anything.
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
@@ -58,8 +60,26 @@ def mnist_is_prepared():
 
 
 @pytest.fixture(scope="session")
-def mnist(mnist_is_prepared):
+def mnist(mnist_is_prepared, tmp_path_factory):
     """{"train": (x, y), "test": (x, y)} in the order of tensorflow-datasets, pixels / 255."""
+    folder = tmp_path_factory.getbasetemp()
+    # The processes of one run share what is above their folders.
+    kept = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "mnist.npz"
+    if not kept.exists():
+        with temporary_sibling(kept) as new:
+            with open(new, "wb") as file:
+                np.savez(file, **decoded_mnist())
+            os.replace(new, kept)
+    with np.load(kept) as file:
+        arrays = {name: file[name] for name in file.files}
+    return {
+        split: (arrays[f"{split}_x"].astype("float32") / 255, arrays[f"{split}_y"].astype("int32"))
+        for split in ("train", "test")
+    }
+
+
+def decoded_mnist():
+    """{"train_x": bytes (T, 28, 28), "train_y": ...} and the same of "test"."""
     import warnings
 
     with warnings.catch_warnings():
@@ -70,7 +90,9 @@ def mnist(mnist_is_prepared):
             split: tfds.as_numpy(tfds.load("mnist", split=split, batch_size=-1, as_supervised=True))
             for split in ("train", "test")
         }
-    return {split: (x[..., 0].astype("float32") / 255, y.astype("int32")) for split, (x, y) in data.items()}
+    return {
+        f"{split}_{name}": part for split, (x, y) in data.items() for name, part in (("x", x[..., 0]), ("y", y))
+    }
 
 
 LONG = {
@@ -81,6 +103,7 @@ LONG = {
     "test_four_models.py",
     "test_quickstart.py",
     "test_guides.py",
+    "test_replicas.py",
 }
 """Files of few tests that take long, and come first: at the end, one process would wait for the other."""
 

@@ -298,7 +298,7 @@ def test_dtype_policies(policy, optimizer):
     assert pytest.approx(model.objective(x, y), rel=2e-2) == V
 
 
-@pytest.mark.parametrize(("name", "blocks"), [("BSR", "factor"), ("BSR", "joint"), ("LLR", "joint")])
+@pytest.mark.parametrize(("name", "blocks"), [("BSR", "factor"), ("BSR", "joint")])
 def test_XLA_eager_steps_and_execution_in_groups_give_the_same_fit(name, blocks):
     x, y = data(name)
     ends = []

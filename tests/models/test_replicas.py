@@ -46,9 +46,7 @@ def one_device():
     return tf.distribute.OneDeviceStrategy("CPU:0")
 
 
-@pytest.mark.parametrize(
-    ("make", "strategy"), [(network, mirrored), (regression, mirrored), (linear, mirrored), (linear, one_device)]
-)
+@pytest.mark.parametrize(("make", "strategy"), [(network, mirrored), (regression, mirrored), (linear, one_device)])
 def test_a_strategy_with_one_replica_changes_nothing(make, strategy, tmp_path):
     problem = planted(T=24)
     x, y = problem.X.astype("float32"), problem.y
