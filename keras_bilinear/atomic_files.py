@@ -171,6 +171,14 @@ def is_replaceable(target: Path) -> bool:
     return not names or ("saved_model.pb" in names and names <= SAVED_MODEL_ENTRIES)
 
 
+def followed(path: str | os.PathLike[str]) -> Path:
+    """The place behind `path`, or a RuntimeError where links go round: from Python 3.13 on they would be left."""
+    target = Path(path).resolve()
+    if any(place.is_symlink() for place in (target, *target.parents)):
+        raise RuntimeError("a loop of links")
+    return target
+
+
 def checked_target(path: str | os.PathLike[str]) -> Path:
     """The place behind `path`, links followed, or an error that says why nothing can be written there.
 
@@ -183,9 +191,7 @@ def checked_target(path: str | os.PathLike[str]) -> Path:
     try:
         if not os.fspath(path):
             raise ValueError("empty")
-        target = Path(path).resolve()
-        if target.is_symlink():
-            raise ValueError("a loop of links")
+        target = followed(path)
         target.exists()
     except (TypeError, ValueError, RuntimeError, OSError) as error:
         raise ValueError(f"Expected `path` to be a place to write to. {received}, {error}") from error

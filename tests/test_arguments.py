@@ -22,7 +22,7 @@ NO_NUMBERS = [
     np.array("1"),
     [3],
     np.array([3]),
-    np.timedelta64(3),
+    np.timedelta64(3, "s"),
     1j,
     np.complex64(1),
     10**400,

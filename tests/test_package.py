@@ -44,8 +44,8 @@ def test_the_classifier_for_scikit_learn_is_public_but_imported_when_asked_for()
     ],
 )
 def test_the_first_screen_of_help_has_what_one_needs(model):
-    """Most of the rest is of `keras.Model`, whose own help has 1,600 lines."""
-    screen = "\n".join(pydoc.render_doc(model, renderer=pydoc.plaintext).splitlines()[:50])
+    """Most of the rest is of `keras.Model`, with its 1,600 lines. Python 3.13 gives each argument a line."""
+    screen = "\n".join(pydoc.render_doc(model, renderer=pydoc.plaintext).splitlines()[:60])
     assert "Example:" in screen
     assert "Method resolution order" in screen  # all of the docstring is on it
     for name in ("weight_matrices()", "objective(x", "certificate(x, y)"):

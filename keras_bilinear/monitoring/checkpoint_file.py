@@ -13,7 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_bilinear.atomic_files import remove_leftovers, replace_file, temporary_sibling
+from keras_bilinear.atomic_files import followed, remove_leftovers, replace_file, temporary_sibling
 
 MAGIC = b"keras_bilinear checkpoint 1\n"
 """What such a file begins with."""
@@ -90,7 +90,7 @@ def local_path(path: Any) -> str:
 def usable(path: str, to_write: bool = True) -> Path:
     """The place behind `path`, links followed, or a ValueError; to write, free of what killed processes left."""
     try:
-        target = Path(path).resolve()
+        target = followed(path)
         if target.is_dir() or (target.exists() and not target.is_file()):
             raise ValueError(f"Expected `path` to be a file. Received: path={path!r}, which is none")
         if not target.parent.is_dir():
@@ -101,7 +101,7 @@ def usable(path: str, to_write: bool = True) -> Path:
                 trial.touch()
         if target.exists():
             target.open("rb").close()
-    except (OSError, RuntimeError) as error:  # before Python 3.13, a loop of links is a RuntimeError
+    except (OSError, RuntimeError) as error:
         raise ValueError(
             f"Expected `path` to be a file that can be read and written. Received: path={path!r}: {error}"
         ) from error
