@@ -1,10 +1,12 @@
 """Several replicas of a model, as `tf.distribute` makes them: on devices of one machine, or of several workers."""
 
+import inspect
 import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from keras_bilinear.maths.bilinear import Tensor
@@ -17,6 +19,9 @@ REFUSED = (
 )
 """Strategies whose replicas do not take every step together, or not by Keras: it has dropped parameter servers."""
 
+METRICS_ADD_UP = "synchronization" in inspect.signature(keras.Variable).parameters
+"""Whether Keras adds up what replicas have counted; releases before that give wrong metrics, without a word."""
+
 
 def expect_mirrored(strategy: tf.distribute.Strategy, steps_per_execution: int) -> None:
     """Raises a ValueError for a strategy, or loops within it, by which models of this package are not trained."""
@@ -25,7 +30,14 @@ def expect_mirrored(strategy: tf.distribute.Strategy, steps_per_execution: int) 
             "Expected tf.distribute.MirroredStrategy for several devices, MultiWorkerMirroredStrategy for several "
             f"machines, or none. Received: {type(strategy).__name__}, under which replicas would drift apart"
         )
-    if steps_per_execution > 1 and strategy.num_replicas_in_sync > 1:
+    if strategy.num_replicas_in_sync == 1:
+        return
+    if not METRICS_ADD_UP:
+        raise ValueError(
+            "Expected a newer Keras for several replicas: this one does not add up what metrics have counted. "
+            f"Received: Keras {keras.__version__}"
+        )
+    if steps_per_execution > 1:
         raise ValueError(
             "Expected steps_per_execution=1 under several replicas, which cannot meet within a loop of a graph. "
             f"Received: {steps_per_execution}"

@@ -12,9 +12,12 @@ import pytest
 import tensorflow as tf
 
 import keras_bilinear as kb
+from keras_bilinear.parts import replicas
 from tests.four_models import MODELS
 from tests.problems import planted
 from tests.scripts import script
+
+OLD = "metrics of this Keras are not added up over replicas"
 
 
 def network(optimizer="nadam"):
@@ -76,6 +79,8 @@ def stream(x, y):
 
 @pytest.fixture(scope="module")
 def two():
+    if not replicas.METRICS_ADD_UP:
+        pytest.skip(OLD)
     return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 
 
@@ -175,6 +180,13 @@ def test_strategies_whose_replicas_do_not_go_together_are_refused():
             model.compile()
 
 
+def test_a_Keras_whose_metrics_do_not_add_up_is_refused(monkeypatch):
+    monkeypatch.setattr(replicas, "METRICS_ADD_UP", False)
+    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope(), pytest.raises(ValueError, match="newer Keras"):
+        MODELS["BSR"]().compile()
+
+
+@pytest.mark.skipif(not replicas.METRICS_ADD_UP, reason=OLD)
 def test_two_workers_do_what_one_process_does(tmp_path):
     example = script("scale/replicas")
     logs = [tmp_path / f"{index}.json" for index in range(2)]
