@@ -1,7 +1,7 @@
 """What `benchmark_training.py` times: our solver, and named peers that minimise the same J from the same start."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -43,11 +43,14 @@ class Run(NamedTuple):
     searches: tuple[int, ...] = ()
 
     def time_to(self, J: float) -> float:
-        reached = [second for second, value in zip(self.seconds, self.J, strict=True) if value <= J]
-        return reached[0] if reached else float("inf")
+        return self.first_of(self.seconds, J)
 
     def searches_to(self, J: float) -> float:
-        reached = [count for count, value in zip(self.searches, self.J, strict=True) if value <= J]
+        return self.first_of(self.searches, J)
+
+    def first_of(self, course: Sequence[float], J: float) -> float:
+        """What stood in `course` where J was reached."""
+        reached = [value for value, objective in zip(course, self.J, strict=True) if objective <= J]
         return reached[0] if reached else float("inf")
 
 

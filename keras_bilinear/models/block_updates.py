@@ -16,6 +16,7 @@ from keras import ops
 from keras_bilinear.maths.bilinear import Tensor
 from keras_bilinear.models.gradients import for_the_sum, present
 from keras_bilinear.parts.optimizers import inner_optimizer
+from keras_bilinear.parts.replicas import of_first_replica
 
 
 def expect_block_updates(optimizer: Any) -> None:
@@ -117,11 +118,8 @@ def chosen(index: Tensor, branches: list[Callable[[], Any]]) -> Any:
     """
 
     def choose(strategy: tf.distribute.Strategy, index: Tensor) -> Any:
-        def of_first(results: Any) -> Any:
-            return tf.nest.map_structure(lambda result: strategy.experimental_local_results(result)[0], results)
-
-        runs = [lambda branch=branch: of_first(strategy.run(branch)) for branch in branches]
-        return ops.switch(of_first(index), runs)
+        runs = [lambda branch=branch: of_first_replica(strategy, strategy.run(branch)) for branch in branches]
+        return ops.switch(of_first_replica(strategy, index), runs)
 
     return tf.distribute.get_replica_context().merge_call(choose, args=(index,))
 

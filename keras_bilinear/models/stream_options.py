@@ -17,8 +17,7 @@ READING = "Reading the data set once, to check it ..."
 
 def expect_streamable(model: BlockModel, options: dict[str, Any], callbacks: list[Any]) -> None:
     """Raises a ValueError for what needs all images in memory, or is told twice."""
-    if is_data_set(options.get("x")):
-        is_data_set(*(options.get(name) for name in ("x", "y", "sample_weight")))  # or a ValueError
+    if is_data_set(*(options.get(name) for name in ("x", "y", "sample_weight"))):  # or a ValueError
         check_split(options.get("validation_split"), is_divisible=False)
     optimizer = model.optimizer if model.compiled else BlockLineSearch()
     if (optimizer.blocks, optimizer.inner) != ("joint", "cg"):

@@ -9,7 +9,7 @@ import keras
 from keras import ops
 
 from keras_bilinear.maths.bilinear import Tensor
-from keras_bilinear.parts.replicas import has_workers
+from keras_bilinear.parts.replicas import has_workers, of_first_replica
 
 if TYPE_CHECKING:
     from keras import Model as Host
@@ -38,10 +38,9 @@ class Workers(Host):
         if iterator is not None:
             *_, batches = next(iter(iterator))
             data_batch = next(batches)
-        of_first = keras.tree.map_structure(lambda part: strategy.experimental_local_results(part)[0], data_batch)
         with strategy.scope():
             self._build_optimizer()
-            self._symbolic_build(data_batch=of_first)
+            self._symbolic_build(data_batch=of_first_replica(strategy, data_batch))
 
     def train_step(self, data: Any) -> dict[str, Tensor]:
         return self._for_workers(self._step(data))

@@ -76,6 +76,11 @@ def of_first(strategy: tf.distribute.Strategy, parts: Sequence[Any]) -> list[Ten
     return [tf.cast(value, part.dtype) for value, part in zip(split_like(numbers, parts), parts, strict=True)]
 
 
+def of_first_replica(strategy: tf.distribute.Strategy, values: Any) -> Any:
+    """What the first replica of this process has, nested as it is."""
+    return tf.nest.map_structure(lambda value: strategy.experimental_local_results(value)[0], values)
+
+
 def agree(strategy: tf.distribute.Strategy, variables: Sequence[Any]) -> None:
     """Gives variables the values that they have on the first worker."""
     if has_workers(strategy):

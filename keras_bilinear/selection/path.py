@@ -191,10 +191,10 @@ def regularization_path(
     folds = None if folds is None else positive_integer("folds", folds)
     check_ways(validation_data, folds, groups, is_stream)
     template = resized(model, rising[-1], falling[0])
+    count = len(falling) * len(rising) * (1 + (folds or 0))
+    progress = keras.utils.Progbar(count, verbose=verbose, unit_name="fit")
     if is_stream:
-        settings = list(settings_of(falling, rising))
-        progress = keras.utils.Progbar(len(falling) * len(rising), verbose=verbose, unit_name="fit")
-        fits = walked(template, x, settings, rtol, max_sweeps, progress)
+        fits = walked(template, x, list(settings_of(falling, rising)), rtol, max_sweeps, progress)
         warn_of_rank(rising[-1], template.image_size)
         measured = scores(template, fits, held_out_batches(template, validation_data), scoring)
         return gathered(template, fits, measured, scoring, rtol, max_sweeps)
@@ -211,8 +211,6 @@ def regularization_path(
     warn_of_rank(rising[-1], template.image_size)
     warn_of_one_class(class_indices(train.y, model.units))
     warn_of_scale(x, train.x, template.input_scale)
-    count = len(falling) * len(rising) * (1 + (folds or 0))
-    progress = keras.utils.Progbar(count, verbose=verbose, unit_name="fit")
     grid = Grid(template, falling, rising, rtol, max_sweeps, progress)
     fits = list(grid.fits(train))
     if folds is None:

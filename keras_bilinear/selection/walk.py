@@ -38,7 +38,7 @@ class Walk(keras.callbacks.Callback):
         progress: A bar that counts fits.
     """
 
-    def __init__(self, settings: Iterator[Setting], rtol: float, max_sweeps: int, progress: keras.utils.Progbar):
+    def __init__(self, settings: list[Setting], rtol: float, max_sweeps: int, progress: keras.utils.Progbar):
         super().__init__()
         self.settings, self.rtol, self.max_sweeps, self.progress = list(settings), rtol, max_sweeps, progress
         self.largest_alpha = self.settings[0].alpha
@@ -93,7 +93,7 @@ def walked(
     progress: keras.utils.Progbar,
 ) -> list[Fit]:
     """The fits of all settings on a data set, by a model of the largest rank, which is left at the last of them."""
-    walk = Walk(iter(settings), rtol, max_sweeps, progress)
+    walk = Walk(settings, rtol, max_sweeps, progress)
     model._told_of_rank = True  # the path has told
     model.fit(dataset, epochs=max_sweeps * len(settings), verbose=0, callbacks=[walk])
     return walk.fits
